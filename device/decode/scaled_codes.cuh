@@ -1,11 +1,14 @@
-// Codes of four bits times the scales of their blocks, as pairs of bf16 or f16 for mma.sync.
+// Codes of four and of eight bits times the scales of their blocks, as pairs of bf16 or f16 for
+// mma.sync: one product brings what codes are spread to to their values, times a scale or not. Its
+// factors are below.
 //
-// A code's exponent and mantissa, put where bf16 or f16 have the lowest bits of the one and the
-// highest of the other, are its value times kE2m1Unit, exactly, subnormal numbers included. So one
-// product brings it to its value, times a scale or not: the factors below.
+// The exponent and mantissa of four bits, put where bf16 or f16 have the lowest bits of the one and
+// the highest of the other, are the code's value times kE2m1Unit, exactly, subnormal numbers
+// included.
 #pragma once
 
 #include "core/format.h"
+#include "device/decode/codes.cuh"
 #include "device/kernel.h"
 #include "device/ptx/convert.h"
 #include "device/ptx/integer.h"
@@ -31,8 +34,9 @@ template <Format kForm>
 inline constexpr float kE2m1Unit = kForm == Format::bf16 ? 0x1p-126f : 0x1p-14f;
 
 /// The factor that gives values as they are.
-template <Format kForm>
-inline constexpr uint32_t kPlainFactor = twice(encode<kForm>(1 / kE2m1Unit<kForm>));
+template <Format kForm, Format kElement = Format::e2m1>
+inline constexpr uint32_t kPlainFactor =
+    twice(encode<kForm>(kElement == Format::e2m1 ? 1 / kE2m1Unit<kForm> : 1.0f));
 
 /// The values of eight codes times kE2m1Unit: pair i has codes i and i + 4.
 template <Format kForm>
@@ -50,6 +54,16 @@ BLOCKSCALE_DEVICE void spread_e2m1(uint32_t (&pairs)[4], uint32_t codes) {
     pairs[1] = ((codes << 8) & 0x80008000u) | ((codes & 0x00700070u) << 5);
     pairs[2] = ((codes << 4) & 0x80008000u) | ((codes & 0x07000700u) << 1);
     pairs[3] = (codes & 0x80008000u) | ((codes >> 3) & 0x0E000E00u);
+  }
+}
+
+/// The pairs that a factor is for. Of eight bits pair i has codes 2 i and 2 i + 1, at their values.
+template <Format kForm, Format kElement>
+BLOCKSCALE_DEVICE void spread(uint32_t (&pairs)[4], const Codes<kElement, 8>& codes) {
+  if constexpr (kElement == Format::e2m1) {
+    spread_e2m1<kForm>(pairs, codes.word[0]);
+  } else {
+    widen_codes<kForm>(pairs, codes);
   }
 }
 
@@ -72,23 +86,36 @@ BLOCKSCALE_DEVICE void ue4m3_factors(uint32_t (&factors)[2], uint32_t scales) {
   factors[1] = ptx::prmt(pair, 0, 0x3232);
 }
 
-/// Whether ue8m0_factor has this scale: 2^-127 to 2, and in f16, of which every code has to be a
-/// number, 2^-23 to 2.
-template <Format kForm>
+/// Scales in ue8m0 that have a factor: those with which every code is exact in a form.
+struct Ue8m0Factors {
+  uint32_t least, most;
+  uint32_t field;  // added to a scale: the factor's exponent field
+  float left;      // of every number behind its factor: value = left * number
+};
+BLOCKSCALE_HD constexpr Ue8m0Factors ue8m0_factors(Format form, Format element) {
+  // The field is that of 2^(scale - 127) / kE2m1Unit, or / left.
+  if (element == Format::e2m1) {
+    return form == Format::bf16 ? Ue8m0Factors{0, 128, 126, 1} : Ue8m0Factors{104, 128, 0u - 98, 1};
+  }
+  if (form == Format::bf16) return {17, 239, 0, 1};
+  // f16 has few more exponents than codes have. So blocks have a factor whose largest number, as
+  // quantizers choose their scale, is 2^-16 to 56; of e5m2 2^-11 to 0.2.
+  return element == Format::e4m3 ? Ue8m0Factors{103, 124, 0u - 102, 0x1p-10f}
+                                 : Ue8m0Factors{101, 109, 0u - 94, 0x1p-18f};
+}
+template <Format kForm, Format kElement = Format::e2m1>
+inline constexpr Ue8m0Factors kUe8m0Factors = ue8m0_factors(kForm, kElement);
+
+template <Format kForm, Format kElement = Format::e2m1>
 BLOCKSCALE_DEVICE bool has_ue8m0_factor(uint32_t scale) {
-  constexpr uint32_t kLeast = kForm == Format::bf16 ? 0 : 104, kMost = 128;
-  return scale - kLeast <= kMost - kLeast;
+  constexpr Ue8m0Factors kHas = kUe8m0Factors<kForm, kElement>;
+  return scale - kHas.least <= kHas.most - kHas.least;
 }
 
-/// The factor of a scale in ue8m0: every code times it is exact.
-template <Format kForm>
+template <Format kForm, Format kElement = Format::e2m1>
 BLOCKSCALE_DEVICE uint32_t ue8m0_factor(uint32_t scale) {
-  // The exponent's field of 2^(scale - 127) / kE2m1Unit.
-  if constexpr (kForm == Format::bf16) {
-    return twice((scale + 126) << 7);
-  } else {
-    return twice((scale - 98) << 10);
-  }
+  return twice((scale + kUe8m0Factors<kForm, kElement>.field)
+               << format_traits(kForm).mantissa_bits);
 }
 
 }  // namespace blockscale::decoding

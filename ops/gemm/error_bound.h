@@ -90,8 +90,9 @@ constexpr double proven_error_of_plain(Recipe recipe_a, Recipe recipe_b, std::in
 }
 
 /// Of weights in FP4: eight instructions sum a step of 128 of k, which is rounded once in f32, with
-/// a scale of FP8's A or without; where MX's scales are the sums', each block of 32 is. A warp's
-/// steps and the sums of the others are together no more than all steps.
+/// a scale of FP8's A or without (of MXFP8 four one of 64: less); where MX's scales are the sums',
+/// each block of 32 is. A warp's steps and the sums of the others are together no more than all
+/// steps.
 constexpr double proven_error_of_fp4(Recipe a, Recipe b, std::int64_t k) {
   const int rounded_k = b == Recipe::nvfp4 ? 128 : 32;
   const double in_f32 = roundings(static_cast<double>(ceil_div(k, rounded_k)) + kEndRoundings);

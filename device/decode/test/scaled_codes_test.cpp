@@ -1,4 +1,4 @@
-// Every code of four bits, in every place, times every scale that has a factor.
+// Every code of four and of eight bits, in every place, times every scale that has a factor.
 #include "device/decode/scaled_codes.cuh"
 
 #include <gtest/gtest.h>
@@ -69,6 +69,37 @@ void check_every_code_and_scale() {
   }
 }
 
+/// The same of eight bits.
+template <Format kForm, Format kElement>
+void check_every_code_of_eight_bits() {
+  constexpr double kLeft = double{decoding::kUe8m0Factors<kForm, kElement>.left};
+  const auto pairs_of = [](std::uint32_t(&pairs)[4], std::uint32_t code, std::uint32_t place) {
+    decoding::Codes<kElement, 8> codes = {{0x11223344u, 0x55667700u}};
+    std::uint32_t& word = codes.word[place / 4];
+    word = (word & ~(0xFFu << 8 * (place % 4))) | code << 8 * (place % 4);
+    decoding::spread<kForm>(pairs, codes);
+  };
+  for (std::uint32_t code = 0; code < 256; ++code) {
+    const double value = double{decode<kElement>(static_cast<std::uint8_t>(code))};
+    for (std::uint32_t place = 0; place < 8; ++place) {
+      std::uint32_t pairs[4];
+      pairs_of(pairs, code, place);
+      const auto number_of = [&](std::uint32_t factor) {
+        const std::uint32_t pair = decoding::multiply_pair<kForm>(pairs[place / 2], factor);
+        return decode<kForm>(static_cast<std::uint16_t>(pair >> (16 * (place % 2))));
+      };
+      expect_same(number_of(decoding::kPlainFactor<kForm, kElement>), value, code, 0);
+      for (std::uint32_t scale = 0; scale < 255; ++scale) {
+        if (!decoding::has_ue8m0_factor<kForm, kElement>(scale)) continue;
+        const double power = double{decode<Format::ue8m0>(static_cast<std::uint8_t>(scale))};
+        expect_same(number_of(decoding::ue8m0_factor<kForm, kElement>(scale)),
+                    value * power / kLeft, code, scale);
+      }
+    }
+  }
+  EXPECT_FALSE((decoding::has_ue8m0_factor<kForm, kElement>(255)));
+}
+
 TEST(ScaledCodes, AreExactInBf16) {
   check_every_code_and_scale<Format::bf16>();
 }
@@ -77,11 +108,26 @@ TEST(ScaledCodes, AreExactInF16) {
   check_every_code_and_scale<Format::f16>();
 }
 
+TEST(ScaledCodes, OfEightBitsAreExact) {
+  check_every_code_of_eight_bits<Format::bf16, Format::e4m3>();
+  check_every_code_of_eight_bits<Format::bf16, Format::e5m2>();
+  check_every_code_of_eight_bits<Format::f16, Format::e4m3>();
+  check_every_code_of_eight_bits<Format::f16, Format::e5m2>();
+}
+
 /// What trained weights have: those of bf16 are all but the largest, of f16 those near 1.
 TEST(ScaledCodes, ScalesThatHaveAFactor) {
   for (std::uint32_t scale = 0; scale < 256; ++scale) {
     EXPECT_EQ(decoding::has_ue8m0_factor<Format::bf16>(scale), scale <= 128);
     EXPECT_EQ(decoding::has_ue8m0_factor<Format::f16>(scale), scale >= 104 && scale <= 128);
+    const auto is_in = [&](int least, int most) {  // exponents
+      return static_cast<int>(scale) - 127 >= least && static_cast<int>(scale) - 127 <= most;
+    };
+    using enum Format;
+    EXPECT_EQ((decoding::has_ue8m0_factor<bf16, e4m3>(scale)), is_in(-110, 112));
+    EXPECT_EQ((decoding::has_ue8m0_factor<bf16, e5m2>(scale)), is_in(-110, 112));
+    EXPECT_EQ((decoding::has_ue8m0_factor<f16, e4m3>(scale)), is_in(-24, -3));
+    EXPECT_EQ((decoding::has_ue8m0_factor<f16, e5m2>(scale)), is_in(-26, -18));
   }
 }
 

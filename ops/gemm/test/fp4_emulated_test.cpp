@@ -1,5 +1,5 @@
-// The kernels of few rows with weights in FP4, in the emulator: every pair, layout, scale, edge and
-// epilogue against the float64 reference, under random schedules.
+// The kernels of few rows with weights in FP4 and MXFP8, in the emulator: every pair, layout,
+// scale, edge and epilogue against the float64 reference, under random schedules.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <limits>
 #include <optional>
 #include <string>
@@ -68,6 +69,13 @@ void set_a(PlainOperands& operands, std::int64_t row, std::int64_t k, float numb
   }
 }
 
+/// A byte of B whose elements are this number.
+std::uint8_t byte_of(Recipe b, float number) {
+  const Format format = recipe_traits(b).element;
+  const std::uint32_t code = encode(format, number);
+  return static_cast<std::uint8_t>(format == Format::e2m1 ? code * 0x11 : code);
+}
+
 /// Gives A's scales of a row, all of them in f32, this number.
 void set_a_scales(PlainOperands& operands, std::int64_t row, float number) {
   const ScaledTensorView& a = operands.arguments().a;
@@ -118,6 +126,7 @@ TEST(EmulatedFp4Gemm, EveryColumnsAndK) {
       if (n == 512 && k > 544) continue;  // seconds, under sanitizers
       check(problem_of(Recipe::bf16, Recipe::nvfp4, 3, n, k));
       check(problem_of(Recipe::f16, Recipe::mxfp4, 2, n, k));
+      check(problem_of(Recipe::bf16, Recipe::mxfp8_e4m3, 2, n, k));
     }
   }
 }
@@ -136,7 +145,7 @@ TEST(EmulatedFp4Gemm, ExactSums) {
 /// Warps and blocks that divide K, or tiles, or both, evenly or not.
 TEST(EmulatedFp4Gemm, Divisions) {
   for_each_few_rows_pair([](Recipe a, Recipe b) {
-    if (a == Recipe::fp8_row) return;  // goes as fp8_1x128 does
+    if (a == Recipe::fp8_row || b == Recipe::mxfp8_e5m2) return;  // as fp8_1x128, and e4m3
     std::uint64_t seed = 1;
     for (const Fp4Division& division : {Fp4Division{1, 1, 1},
                                         {1, 16, 1},
@@ -174,9 +183,11 @@ TEST(EmulatedFp4Gemm, EveryScale) {
         operands.b().set_scale(row, block, static_cast<std::uint32_t>(row));
       }
     }
-    if (b == Recipe::mxfp4) {  // elements are f32 numbers: half of 2^126 and 2^127
-      for (std::int64_t i = 253 * p.k / 2; i < 255 * p.k / 2; ++i) {
-        operands.b_values().at()[i] &= 0x11;
+    const bool is_mx = recipe_traits(b).family == Family::mx;
+    if (is_mx) {  // elements are f32 numbers: half of 2^125, 2^126 and 2^127
+      const std::int64_t row = operands.arguments().b.value_row_stride;
+      for (std::int64_t i = 252 * row; i < 255 * row; ++i) {
+        operands.b_values().at()[i] = i % 3 == 0 ? byte_of(b, 0.5f) : std::uint8_t{0};
       }
     }
     ASSERT_TRUE(run(operands, emulator::in_order()));
@@ -184,17 +195,18 @@ TEST(EmulatedFp4Gemm, EveryScale) {
     EXPECT_EQ(test::compare(x, {}).violations, 0);
     const auto* const d = static_cast<const float*>(x.d.data);
     for (std::int64_t row = 0; row < p.n; ++row) {
-      const bool is_nan = b == Recipe::mxfp4 ? row == 255 : row % 128 == 127;
+      const bool is_nan = is_mx ? row == 255 : row % 128 == 127;
       EXPECT_EQ(std::isnan(d[row]), is_nan) << row;
     }
   });
 }
 
-/// Scales far apart within a step, which have no factors in f16, and in bf16 if they are large.
+/// Scales far apart within a step, which have no factors in f16, and in bf16 if they are large,
+/// with codes of eight bits at both ends.
 TEST(EmulatedFp4Gemm, ScalesFarApart) {
-  for (const Recipe a : kTokens) {
-    for (const std::uint32_t other : {0u, 90u, 103u, 104u, 128u, 129u, 150u}) {
-      PlainProblem p = problem_of(a, Recipe::mxfp4, 4, 20, 416);
+  const auto check_with = [](Recipe a, Recipe b, std::initializer_list<std::uint32_t> others) {
+    for (const std::uint32_t other : others) {
+      PlainProblem p = problem_of(a, b, 4, 20, 416);
       p.family = InputFamily::normal;
       PlainOperands operands(p);
       for (std::int64_t row = 0; row < p.n; ++row) {
@@ -202,10 +214,15 @@ TEST(EmulatedFp4Gemm, ScalesFarApart) {
           operands.b().set_scale(row, block, other);
         }
       }
-      SCOPED_TRACE(other);
+      SCOPED_TRACE(p.str() + ", " + std::to_string(other));
       ASSERT_TRUE(run(operands, emulator::random_order(4)));
       EXPECT_LE(test::compare(operands.arguments(), limit_of(p)).largest_share, 1);
     }
+  };
+  for (const Recipe a : kTokens) {
+    check_with(a, Recipe::mxfp4, {0, 90, 103, 104, 128, 129, 150});
+    check_with(a, Recipe::mxfp8_e4m3, {8, 16, 17, 102, 103, 124, 125, 239, 240});
+    check_with(a, Recipe::mxfp8_e5m2, {16, 17, 100, 101, 109, 110, 235});
   }
 }
 
@@ -220,6 +237,9 @@ TEST(EmulatedFp4Gemm, Epilogues) {
     check(p);
     p.a = Recipe::fp8_row;
     p.b = Recipe::nvfp4;
+    check(p);
+    p.a = Recipe::bf16;
+    p.b = Recipe::mxfp8_e4m3;
     check(p);
   });
 }
@@ -252,14 +272,16 @@ TEST(EmulatedFp4Gemm, LargeTensorScales) {
 TEST(EmulatedFp4Gemm, InfinitiesAndNanOfAStayInTheirRows) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   for_each_few_rows_pair([&](Recipe a, Recipe b) {
-    for (const std::uint32_t scale : {120u, 140u}) {  // of MX: with a factor and without
+    for (const std::uint32_t scale : {120u, 140u, 240u}) {  // of MX: with a factor and without
       PlainProblem p = problem_of(a, b, 5, 18, 256);
       p.exact = true;
       PlainOperands operands(p);
       const bool has_infinity = format_traits(recipe_traits(a).element).has_infinity;
-      std::fill_n(operands.b_values().at(), operands.b_values().bytes(), std::uint8_t{0x22});
-      operands.b_values().at()[50] = 0x20;  // row 0, k = 100: 0
-      for (std::int64_t row = 0; row < p.n && b == Recipe::mxfp4; ++row) {
+      const std::uint8_t ones = byte_of(b, 1);
+      std::fill_n(operands.b_values().at(), operands.b_values().bytes(), ones);
+      const bool is_fp4 = recipe_traits(b).element == Format::e2m1;
+      operands.b_values().at()[is_fp4 ? 50 : 100] = is_fp4 ? ones & 0xF0 : 0;  // row 0, k = 100
+      for (std::int64_t row = 0; row < p.n && b != Recipe::nvfp4; ++row) {
         operands.b().set_scale(row, 3, scale);
       }
       set_a(operands, 1, 100, kInf);

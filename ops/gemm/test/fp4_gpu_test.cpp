@@ -1,5 +1,5 @@
-// The kernels of few rows with weights in FP4 on a GPU: every pair, layout, division and epilogue
-// against the float64 reference and its committed bound, and bit for bit from run to run.
+// The kernels of few rows with weights in FP4 and MXFP8 on a GPU: every pair, layout, division and
+// epilogue against the float64 reference and its committed bound, and bit for bit from run to run.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Which products the kernels of few rows with weights in FP4 take, and how they divide them,
-// without a GPU.
+// Which products the kernels of few rows with weights in FP4 and MXFP8 take, and how they divide
+// them, without a GPU.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -33,6 +33,7 @@ GemmArguments product(std::int64_t m, std::int64_t n, std::int64_t k, Recipe a =
 void expect_launchable(const Fp4GemmPlan& plan, const GemmArguments& x, const cuda::Chip& chip) {
   const Fp4GemmParams& p = plan.params;
   const LaunchShape& shape = plan.shape;
+  const Fp4GemmConfig config = kFp4GemmKernels[plan.kernel];
   EXPECT_EQ(shape.grid.x, p.blocks_k);
   EXPECT_EQ(shape.cluster.x, p.blocks_k);
   EXPECT_LE(p.blocks_k, kFp4MostBlocksK);
@@ -40,14 +41,14 @@ void expect_launchable(const Fp4GemmPlan& plan, const GemmArguments& x, const cu
   EXPECT_EQ(shape.grid.z, x.d.batch);
   EXPECT_EQ(shape.block.x, 32 * p.warps_k * p.block_tiles);
   EXPECT_LE(shape.block.x, 32 * kFp4MostWarps);
-  EXPECT_EQ(shape.dynamic_shared_bytes, memory_of_fp4(kFp4GemmKernels[plan.kernel], p.epilogue.rows,
-                                                      p.block_chunks, p.warps_k * p.block_tiles)
-                                            .total);
+  EXPECT_EQ(
+      shape.dynamic_shared_bytes,
+      memory_of_fp4(config, p.epilogue.rows, p.block_chunks, p.warps_k * p.block_tiles).total);
   EXPECT_LE(shape.dynamic_shared_bytes, chip.shared_bytes);
-  EXPECT_EQ(std::int64_t{p.pieces} * kFp4PieceK, x.a.k);
-  EXPECT_GE(std::int64_t{p.block_chunks} * p.blocks_k * kFp4ChunkK, x.a.k);
+  EXPECT_EQ(std::int64_t{p.pieces} * config.piece_k(), x.a.k);
+  EXPECT_GE(std::int64_t{p.block_chunks} * p.blocks_k * config.chunk_k(), x.a.k);
   EXPECT_GE(std::int64_t{p.tiles} * kFp4TileRows, x.d.columns);
-  EXPECT_LE(x.d.rows, kFp4GemmKernels[plan.kernel].tokens);
+  EXPECT_LE(x.d.rows, config.tokens);
 }
 
 TEST(Fp4GemmPlan, ExistsForEveryShapeOfFewRows) {
@@ -86,6 +87,7 @@ TEST(Fp4GemmPlan, TakesNothingElse) {
   expect_plain("A in f32", product(8, 4096, 4096, Recipe::f32));
   expect_plain("A in MXFP8", product(8, 4096, 4096, Recipe::mxfp8_e4m3));
   expect_plain("A in e5m2", product(8, 4096, 4096, Recipe::fp8_tensor_e5m2));
+  expect_plain("B in MXFP8, A in FP8", product(8, 4096, 4096, Recipe::fp8_row, Recipe::mxfp8_e4m3));
   expect_plain("B in FP6", product(8, 4096, 4096, Recipe::bf16, Recipe::mxfp6_e2m3));
   expect_plain("half a piece of K", product(8, 4096, 4096 + 16));
   expect_plain("no K", product(8, 4096, 0));
@@ -144,6 +146,8 @@ TEST(Fp4GemmPlan, SaysWhatIsLaunched) {
             "warps; 112 x 512 threads, 6720 bytes shared\n");
   EXPECT_THAT(text(16, 8192, 8192), HasSubstr("warps of each of 2 blocks of a cluster; "));
   EXPECT_THAT(text(16, 8192, 8192), HasSubstr("gemm_few_rows_mxfp4_bf16_16: 512 tiles"));
+  EXPECT_THAT(cuda::describe_gemm(product(3, 512, 96, Recipe::f16, Recipe::mxfp8_e5m2), {}),
+              HasSubstr("gemm_few_rows_mxfp8_e5m2_f16_8: 32 tiles"));
 }
 
 /// What the model chooses for the shapes of docs/log/gemm-fp4.md: blocks that divide K, warps that

@@ -89,10 +89,14 @@ void for_each_fp4_pair(const Body& body) {
   }
 }
 
-/// The pairs that kernels of few rows with weights in FP4 take, but for A's other recipes of FP8.
+/// The pairs that kernels of few rows with weights in FP4 and MXFP8 take, but for A's other recipes
+/// of FP8.
 template <class Body>
 void for_each_few_rows_pair(const Body& body) {
   for_each_fp4_pair(body);
+  for (const Recipe b : {Recipe::mxfp8_e4m3, Recipe::mxfp8_e5m2}) {
+    for (const Recipe a : {Recipe::bf16, Recipe::f16}) body(a, b);
+  }
   for (const Recipe b : {Recipe::nvfp4, Recipe::mxfp4}) {
     for (const Recipe a : {Recipe::fp8_row, Recipe::fp8_1x128}) body(a, b);
   }

@@ -13,7 +13,7 @@ namespace {
 /// begin at a multiple of their bytes.
 bool has_pieces_of_scales(const ScaledTensorView& x) {
   if (x.layout == ScaleLayout::mn_major) return false;
-  const std::int64_t size = std::int64_t{kFp4PieceK} / recipe_traits(x.recipe).block_k;
+  const std::int64_t size = x.recipe == Recipe::nvfp4 ? 2 : 1;
   return reinterpret_cast<std::uintptr_t>(x.scales) % static_cast<std::uintptr_t>(size) == 0 &&
          (is_swizzled(x.layout) || x.scale_leading_stride % size == 0) &&
          (x.batch <= 1 || x.scale_batch_stride % size == 0);
@@ -22,12 +22,12 @@ bool has_pieces_of_scales(const ScaledTensorView& x) {
 /// Whether a kernel computes the product, but for the size of shared memory.
 bool takes_fp4_kernel(const GemmArguments& x, const cuda::Chip& chip) {
   constexpr std::int64_t kMostBatch = 65535;  // of a grid
-  return runtime::runs_on(kWgmmaArchitectures[0], chip.architecture) &&
-         kFp4GemmKernels.find(x.a.recipe, x.b.recipe, x.d.rows) >= 0 && !x.batch_invariant &&
-         !x.quantized && x.d.rows > 0 && x.d.columns > 0 && x.d.columns < kMostElements &&
-         x.d.batch > 0 && x.d.batch <= kMostBatch && x.a.k > 0 && x.a.k < kMostElements &&
-         x.a.k % kFp4PieceK == 0 && begins_at_16_bytes(x.a) && begins_at_16_bytes(x.b) &&
-         has_pieces_of_scales(x.b);
+  const int kernel = kFp4GemmKernels.find(x.a.recipe, x.b.recipe, x.d.rows);
+  return runtime::runs_on(kWgmmaArchitectures[0], chip.architecture) && kernel >= 0 &&
+         !x.batch_invariant && !x.quantized && x.d.rows > 0 && x.d.columns > 0 &&
+         x.d.columns < kMostElements && x.d.batch > 0 && x.d.batch <= kMostBatch && x.a.k > 0 &&
+         x.a.k < kMostElements && x.a.k % kFp4GemmKernels[kernel].piece_k() == 0 &&
+         begins_at_16_bytes(x.a) && begins_at_16_bytes(x.b) && has_pieces_of_scales(x.b);
 }
 
 /// Sizes of a product, in what a block and a warp have of it.
@@ -37,9 +37,9 @@ struct Sizes {
 };
 
 Sizes sizes_of(const GemmArguments& x) {
-  return {kFp4GemmKernels.find(x.a.recipe, x.b.recipe, x.d.rows), x.d.rows,
-          ceil_div(x.d.columns, std::int64_t{kFp4TileRows}),
-          ceil_div(x.a.k, std::int64_t{kFp4ChunkK})};
+  const int kernel = kFp4GemmKernels.find(x.a.recipe, x.b.recipe, x.d.rows);
+  return {kernel, x.d.rows, ceil_div(x.d.columns, std::int64_t{kFp4TileRows}),
+          ceil_div(x.a.k, std::int64_t{kFp4GemmKernels[kernel].chunk_k()})};
 }
 
 Fp4GemmMemory memory_of(const Sizes& size, const Fp4Division& d) {
@@ -87,6 +87,7 @@ std::optional<Fp4Division> best_division(const Sizes& size, const cuda::Chip& ch
 }
 
 Fp4GemmParams params_of(const GemmArguments& x, const Sizes& size, const Fp4Division& d) {
+  const Fp4GemmConfig config = kFp4GemmKernels[size.kernel];
   Fp4GemmParams p;
   p.a = static_cast<const std::uint8_t*>(x.a.values);
   p.b = static_cast<const std::uint8_t*>(x.b.values);
@@ -102,14 +103,13 @@ Fp4GemmParams params_of(const GemmArguments& x, const Sizes& size, const Fp4Divi
     p.tensor_scale_divides = x.b.sense == TensorScaleSense::divisor;
   }
   p.epilogue = epilogue_of(x);
-  p.pieces = static_cast<std::uint32_t>(x.a.k / kFp4PieceK);
+  p.pieces = static_cast<std::uint32_t>(x.a.k / config.piece_k());
   p.block_chunks = static_cast<std::uint32_t>(ceil_div(size.chunks, std::int64_t{d.blocks_k}));
   p.blocks_k = d.blocks_k;
   p.warps_k = d.warps_k;
   p.block_tiles = d.block_tiles;
   p.tiles = static_cast<std::uint32_t>(size.tiles);
-  p.row_loads =
-      Divisor(p.block_chunks * (kFp4ChunkK / kFp4GemmKernels[size.kernel].load_elements()));
+  p.row_loads = Divisor(p.block_chunks * (config.chunk_k() / config.load_elements()));
   return p;
 }
 

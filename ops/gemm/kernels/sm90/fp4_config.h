@@ -1,6 +1,7 @@
-// The kernels of products of few rows of A, in bf16, f16 or FP8, with weights in FP4: what each is
-// compiled for, how they cut K, and how they divide shared memory. Shapes, strides, layouts of
-// scales, D's type, what the epilogue does and how K is divided are run-time values.
+// The kernels of products of few rows of A, in bf16, f16 or FP8, with weights in FP4, and without
+// FP8 in MXFP8: what each is compiled for, how they cut K, and how they divide shared memory.
+// Shapes, strides, layouts of scales, D's type, what the epilogue does and how K is divided are
+// run-time values.
 #pragma once
 
 #include "core/recipe.h"
@@ -8,8 +9,14 @@
 
 namespace blockscale {
 
+/// A lane has pieces of a row of B, 16 bytes each; four lanes' are a step, and four steps a chunk:
+/// what a warp has on its way while it multiplies the one before.
+inline constexpr uint32_t kFp4PieceBytes = 16;
+inline constexpr uint32_t kFp4ChunkSteps = 4;
+inline constexpr uint32_t kFp4ChunkPieces = 4 * kFp4ChunkSteps;
+
 struct Fp4GemmConfig {
-  Recipe b = Recipe::nvfp4;  // or mxfp4
+  Recipe b = Recipe::nvfp4;  // or mxfp4, or of MXFP8
   Format a = Format::bf16;   // its elements: bf16, f16, or e4m3 with FP8's scales
   int tokens = 8;            // rows of A, at most: mma.sync has 8 columns
 
@@ -18,22 +25,16 @@ struct Fp4GemmConfig {
   BLOCKSCALE_HD constexpr bool has_token_scales() const { return a == Format::e4m3; }
   /// Of A, that one load of a thread has.
   BLOCKSCALE_HD constexpr uint32_t load_elements() const { return a == Format::e4m3 ? 16 : 8; }
+  BLOCKSCALE_HD constexpr Format element() const { return recipe_traits(b).element; }
+  BLOCKSCALE_HD constexpr uint32_t piece_k() const { return element() == Format::e2m1 ? 32 : 16; }
+  BLOCKSCALE_HD constexpr uint32_t step_k() const { return 4 * piece_k(); }
+  BLOCKSCALE_HD constexpr uint32_t chunk_k() const { return kFp4ChunkPieces * piece_k(); }
 
   friend BLOCKSCALE_HD constexpr bool operator==(const Fp4GemmConfig&,
                                                  const Fp4GemmConfig&) = default;
 };
 
-inline constexpr uint32_t kFp4TileRows = 16;  // of B, that a warp multiplies at a time
-
-/// A lane has pieces of a row, 16 bytes each; four lanes' are a step, and four steps a chunk: what
-/// a warp has on its way while it multiplies the one before.
-inline constexpr uint32_t kFp4PieceK = 32;
-inline constexpr uint32_t kFp4PieceBytes = kFp4PieceK / 2;
-inline constexpr uint32_t kFp4StepK = 4 * kFp4PieceK;
-inline constexpr uint32_t kFp4ChunkSteps = 4;
-inline constexpr uint32_t kFp4ChunkK = kFp4ChunkSteps * kFp4StepK;
-static_assert(kFp4StepK == kFp8BlockK);  // so that a step has one scale of each row of A
-
+inline constexpr uint32_t kFp4TileRows = 16;    // of B, that a warp multiplies at a time
 inline constexpr uint32_t kFp4MostWarps = 16;   // of a block
 inline constexpr uint32_t kFp4MostBlocksK = 8;  // that divide K: blocks of a cluster
 
@@ -53,7 +54,7 @@ struct Fp4GemmMemory {
 BLOCKSCALE_HD constexpr Fp4GemmMemory memory_of_fp4(const Fp4GemmConfig& config, uint32_t rows,
                                                     uint32_t chunks, uint32_t warps) {
   Fp4GemmMemory m{};
-  m.token_bytes = chunks * kFp4ChunkK * 2 + 64;
+  m.token_bytes = chunks * config.chunk_k() * 2 + 64;
   m.scales = rows * m.token_bytes;
   m.sums = m.scales;
   if (config.has_token_scales()) {
@@ -66,13 +67,15 @@ BLOCKSCALE_HD constexpr Fp4GemmMemory memory_of_fp4(const Fp4GemmConfig& config,
 }
 
 inline constexpr struct Fp4GemmKernelList {
-  static constexpr int kCount = 12;
+  static constexpr int kFp4 = 12, kCount = kFp4 + 8;
 
   BLOCKSCALE_HD constexpr Fp4GemmConfig operator[](int i) const {
     constexpr Format kOfA[] = {Format::bf16, Format::f16, Format::e4m3};
-    return {.b = i / 6 == 0 ? Recipe::nvfp4 : Recipe::mxfp4,
-            .a = kOfA[i / 2 % 3],
-            .tokens = i % 2 == 0 ? 8 : 16};
+    constexpr Recipe kOfB[] = {Recipe::nvfp4, Recipe::mxfp4, Recipe::mxfp8_e4m3,
+                               Recipe::mxfp8_e5m2};
+    const int tokens = i % 2 == 0 ? 8 : 16;
+    if (i < kFp4) return {.b = kOfB[i / 6], .a = kOfA[i / 2 % 3], .tokens = tokens};
+    return {.b = kOfB[2 + (i - kFp4) / 4], .a = kOfA[i / 2 % 2], .tokens = tokens};
   }
   /// The number of the kernel with the fewest columns for so many rows of A; -1 if there is none.
   BLOCKSCALE_HD constexpr int find(Recipe a, Recipe b, int64_t rows) const {

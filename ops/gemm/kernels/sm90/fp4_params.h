@@ -14,14 +14,14 @@ struct Fp4GemmParams {
   int64_t a_row_stride = 0, a_batch_stride = 0;  // bytes
   int64_t b_row_stride = 0, b_batch_stride = 0;
   GemmScales a_scales;  // where A is in FP8
-  /// Of B. Those of four neighbouring blocks of K lie side by side, and a piece's begin at a
-  /// multiple of their size.
+  /// Of B. Those of four neighbouring blocks of K lie side by side, and those of a piece of NVFP4
+  /// begin at a multiple of their size.
   GemmScales scales;
   const float* tensor_scale = nullptr;  // of B; null: 1
   int64_t tensor_scale_stride = 0;      // between matrices
   bool tensor_scale_divides = false;
   LinearEpilogue epilogue;
-  uint32_t pieces = 0;        // of a row of B: K is as many times kFp4PieceK
+  uint32_t pieces = 0;        // of a row of B: K is as many times piece_k()
   uint32_t block_chunks = 0;  // of each block that divides K, but the last ones
   uint32_t blocks_k = 1;      // blocks of a cluster, all of which divide K
   uint32_t warps_k = 1;       // of a block, that divide its part of K
