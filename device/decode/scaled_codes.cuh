@@ -38,21 +38,32 @@ template <Format kForm, Format kElement = Format::e2m1>
 inline constexpr uint32_t kPlainFactor =
     twice(encode<kForm>(kElement == Format::e2m1 ? 1 / kE2m1Unit<kForm> : 1.0f));
 
-/// The values of eight codes times kE2m1Unit: pair i has codes i and i + 4.
+/// The values of four of a word's codes times kE2m1Unit: of 0 and 4, and of 2 and 6.
 template <Format kForm>
-BLOCKSCALE_DEVICE void spread_e2m1(uint32_t (&pairs)[4], uint32_t codes) {
+BLOCKSCALE_DEVICE void spread_even_e2m1(uint32_t (&pairs)[2], uint32_t codes) {
   if constexpr (kForm == Format::bf16) {
     // One product moves the sign to bit 15 and the rest to bits 8 to 6.
-    const uint32_t upper = codes >> 8;
     pairs[0] = ((codes & 0x000F000Fu) * 0x1040u) & 0x81C081C0u;
-    pairs[1] = ((codes & 0x00F000F0u) * 0x0104u) & 0x81C081C0u;
-    pairs[2] = ((upper & 0x000F000Fu) * 0x1040u) & 0x81C081C0u;
-    pairs[3] = ((upper & 0x00F000F0u) * 0x0104u) & 0x81C081C0u;
+    pairs[1] = ((codes >> 8 & 0x000F000Fu) * 0x1040u) & 0x81C081C0u;
   } else {
     // The rest goes to bits 11 to 9, where one product would carry into the sign.
     pairs[0] = ((codes << 12) & 0x80008000u) | ((codes & 0x00070007u) << 9);
+    pairs[1] = ((codes << 4) & 0x80008000u) | ((codes & 0x07000700u) << 1);
+  }
+}
+
+/// Of all eight: pair i has codes i and i + 4.
+template <Format kForm>
+BLOCKSCALE_DEVICE void spread_e2m1(uint32_t (&pairs)[4], uint32_t codes) {
+  uint32_t even[2];
+  spread_even_e2m1<kForm>(even, codes);
+  pairs[0] = even[0];
+  pairs[2] = even[1];
+  if constexpr (kForm == Format::bf16) {
+    pairs[1] = ((codes & 0x00F000F0u) * 0x0104u) & 0x81C081C0u;
+    pairs[3] = ((codes >> 8 & 0x00F000F0u) * 0x0104u) & 0x81C081C0u;
+  } else {
     pairs[1] = ((codes << 8) & 0x80008000u) | ((codes & 0x00700070u) << 5);
-    pairs[2] = ((codes << 4) & 0x80008000u) | ((codes & 0x07000700u) << 1);
     pairs[3] = (codes & 0x80008000u) | ((codes >> 3) & 0x0E000E00u);
   }
 }

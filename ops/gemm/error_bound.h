@@ -46,6 +46,7 @@ inline constexpr UsualError kUsualErrors[] = {
     {GemmPath::cpu_unfused, "CPU, unfused", {16, 48}, 0.49},
     {GemmPath::sm90_fp8, "sm_90, FP8", {16000, 104000}, 0.59},
     {GemmPath::sm90_fp4, "sm_90, FP4", {6, 18}, 0.28},
+    {GemmPath::sm90_fp4_tiles, "sm_90, FP4, many rows", {64, 2048}, 0.28},
     {GemmPath::plain, "plain kernels", {8, 28}, 0.46},
 };
 
@@ -99,10 +100,21 @@ constexpr double proven_error_of_fp4(Recipe a, Recipe b, std::int64_t k) {
   return mma_segment_error(recipe_traits(a).element, 8) * (1 + in_f32 * 0x1p-24) + in_f32;
 }
 
+/// Of weights in FP4 and many rows: instructions of 16 of k sum all of K, or a part of it, up to
+/// eight of which are added in f32; where MX's scales are the sums', each block of 32 is.
+constexpr double proven_error_of_fp4_tiles(Recipe a, Recipe b, std::int64_t k) {
+  const double in_f32 = roundings((b == Recipe::nvfp4 ? 0 : static_cast<double>(ceil_div(k, 32))) +
+                                  kEndRoundings);
+  const double sums = mma_segment_error(recipe_traits(a).element,
+                                        static_cast<int>(ceil_div(k, 16)));
+  return sums * (1 + in_f32 * 0x1p-24) + in_f32;
+}
+
 /// The c that no input exceeds, as long as what is summed stays among f32's normal numbers.
 constexpr double proven_error(GemmPath path, Recipe a, Recipe b, std::int64_t k) {
   if (path == GemmPath::plain) return proven_error_of_plain(a, b, k);
   if (path == GemmPath::sm90_fp4) return proven_error_of_fp4(a, b, k);
+  if (path == GemmPath::sm90_fp4_tiles) return proven_error_of_fp4_tiles(a, b, k);
   if (path == GemmPath::sm90_fp8) {
     const double in_f32 = roundings(static_cast<double>(ceil_div(k, 128)) + kEndRoundings);
     return kWgmmaError * (1 + in_f32 * 0x1p-24) + in_f32;

@@ -51,6 +51,11 @@ runtime::KernelSet& fp4_kernels() {
   return set;
 }
 
+runtime::KernelSet& fp4_tiles_kernels() {
+  static auto& set = *new runtime::KernelSet(fp4_tiles_kernel_specs());
+  return set;
+}
+
 runtime::KernelSet& plain_kernels() {
   static auto& set = *new runtime::KernelSet(plain_gemm_kernel_specs());
   return set;
@@ -85,6 +90,12 @@ void launch_plan(const TransformPlan& plan, const cuda::Execution& execution) {
 void launch_plan(const Fp4GemmPlan& plan, const cuda::Execution& execution) {
   const runtime::Kernel& kernel =
       fp4_kernels().get(static_cast<std::size_t>(plan.kernel), plan.architecture);
+  cuda::launch(kernel, plan.shape, execution, plan.params);
+}
+
+void launch_plan(const Fp4TilesPlan& plan, const cuda::Execution& execution) {
+  const runtime::Kernel& kernel =
+      fp4_tiles_kernels().get(static_cast<std::size_t>(plan.kernel), plan.architecture);
   cuda::launch(kernel, plan.shape, execution, plan.params);
 }
 
@@ -159,7 +170,7 @@ class PlanKey {
 /// What a call launched, with tensor maps.
 struct LaunchedPlan {
   int device = -1;
-  std::variant<Fp8GemmPlan, Fp4GemmPlan> plan;
+  std::variant<Fp8GemmPlan, Fp4GemmPlan, Fp4TilesPlan> plan;
 };
 struct KeptPlan {
   PlanKey key;
@@ -205,6 +216,14 @@ void multiply_and_transform(const GemmArguments& x, cuda::CallDevice& device,
   launch_plan(plan, with);
 }
 
+/// Sets the tensor maps of a launch's parameters.
+template <class Params>
+void find_tensor_maps(const TensorMapDescriptions& maps, Params& params) {
+  runtime::TensorMapCache& cache = runtime::TensorMapCache::instance();
+  const auto encode = [&](const TensorMapDescription& map) { return cache.get(map); };
+  resolve_tensor_maps(maps, encode, params);
+}
+
 /// Plans a product by choose(validated arguments, chip), or by itself if that is none, and
 /// launches it. Nothing where D has no element, where a plain kernel serves, and with a transform.
 template <class Choose>
@@ -225,6 +244,12 @@ std::optional<LaunchedPlan> plan_and_launch(const GemmArguments& arguments, cons
       const cuda::DeviceScope scope(device.ordinal());
       launch_plan(*few_rows, execution);
       return LaunchedPlan{device.ordinal(), *few_rows};
+    }
+    if (auto tiles = plan_fp4_tiles(x, chip)) {
+      const cuda::DeviceScope scope(device.ordinal());
+      find_tensor_maps(tiles->maps, tiles->params);
+      launch_plan(*tiles, execution);
+      return LaunchedPlan{device.ordinal(), *tiles};
     }
     plan_and_launch_plainly(x, std::nullopt, device, execution);
     return std::nullopt;
@@ -263,14 +288,15 @@ std::optional<Fp8LaunchConfig> tuned_config(const GemmArguments& x, const cuda::
 }  // namespace
 
 void find_tensor_maps(GemmStep& step) {
-  runtime::TensorMapCache& cache = runtime::TensorMapCache::instance();
-  const auto encode = [&](const TensorMapDescription& map) { return cache.get(map); };
-  std::visit([&](auto& params) { resolve_tensor_maps(step.maps, encode, params); }, step.params);
+  std::visit([&](auto& params) { find_tensor_maps(step.maps, params); }, step.params);
 }
 
 void launch_steps(ProductPlan& plan, const cuda::Execution& execution) {
   if (auto* const fp8 = std::get_if<Fp8GemmPlan>(&plan.product)) {
     for (GemmStep& step : fp8->steps) find_tensor_maps(step);
+  }
+  if (auto* const tiles = std::get_if<Fp4TilesPlan>(&plan.product)) {
+    find_tensor_maps(tiles->maps, tiles->params);
   }
   std::visit([&](const auto& product) { launch_plan(product, execution); }, plan.product);
   if (plan.transform && plan.transform->is_needed()) launch_plan(*plan.transform, execution);
@@ -291,6 +317,20 @@ void launch_fp4_gemm(const GemmArguments& arguments, const Fp4Division& division
     throw Error(ErrorCode::unsupported, "b.recipe", "has no kernel of few rows for this product");
   }
   const cuda::DeviceScope scope(device.ordinal());
+  launch_plan(*plan, execution);
+}
+
+void launch_fp4_gemm(const GemmArguments& arguments, const Fp4TilesDivision& division,
+                     const cuda::Execution& execution) {
+  const GemmArguments x = validated(arguments, {});
+  cuda::CallDevice device = device_of_call(x, execution);
+  if (!device.is_known()) return;
+  auto plan = plan_fp4_tiles(x, device.chip(plain_kernels()), division);
+  if (!plan) {
+    throw Error(ErrorCode::unsupported, "b.recipe", "has no kernel of many rows for this product");
+  }
+  const cuda::DeviceScope scope(device.ordinal());
+  find_tensor_maps(plan->maps, plan->params);
   launch_plan(*plan, execution);
 }
 

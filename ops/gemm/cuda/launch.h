@@ -12,10 +12,11 @@
 
 namespace blockscale::gemm_detail {
 
-/// FP8 products' kernels in this process, those of few rows with weights in FP4, and the plain
-/// ones, which serve every pair; indices are those of plans.
+/// FP8 products' kernels in this process, those of few and of many rows with weights in FP4, and
+/// the plain ones, which serve every pair; indices are those of plans.
 runtime::KernelSet& kernels();
 runtime::KernelSet& fp4_kernels();
+runtime::KernelSet& fp4_tiles_kernels();
 runtime::KernelSet& plain_kernels();
 
 /// Launches a plan, in the caller's context. Its tensor maps become those that the driver makes.
@@ -31,6 +32,9 @@ void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8LaunchCo
 /// cuda::gemm by a kernel of few rows with weights in FP4, its tiles and K divided like this.
 /// Throws `unsupported` where none computes the product.
 void launch_fp4_gemm(const GemmArguments& arguments, const Fp4Division& division,
+                     const cuda::Execution& execution);
+/// The same of many rows.
+void launch_fp4_gemm(const GemmArguments& arguments, const Fp4TilesDivision& division,
                      const cuda::Execution& execution);
 
 /// cuda::gemm by a plain kernel, whatever others there are: by `tile`, or by the one that suits.

@@ -20,6 +20,8 @@ ProductPlan plan_product(const GemmArguments& x, const cuda::Chip& chip, void* w
     plan.product = plan_fp8_gemm(x, chip, std::nullopt, workspace);
   } else if (const auto few_rows = plan_fp4_gemm(x, chip)) {
     plan.product = *few_rows;
+  } else if (const auto tiles = plan_fp4_tiles(x, chip)) {
+    plan.product = *tiles;
   } else {
     plan.product = plan_plain_gemm(x, chip, workspace);
   }
@@ -30,7 +32,8 @@ ProductPlan plan_product(const GemmArguments& x, const cuda::Chip& chip, void* w
 
 GemmPath ProductPlan::path() const {
   if (is_fp8()) return GemmPath::sm90_fp8;
-  return std::holds_alternative<Fp4GemmPlan>(product) ? GemmPath::sm90_fp4 : GemmPath::plain;
+  if (std::holds_alternative<Fp4GemmPlan>(product)) return GemmPath::sm90_fp4;
+  return std::holds_alternative<Fp4TilesPlan>(product) ? GemmPath::sm90_fp4_tiles : GemmPath::plain;
 }
 
 std::string ProductPlan::str() const {

@@ -10,13 +10,14 @@
 #include "ops/gemm/cuda/plain_plan.h"
 #include "ops/gemm/cuda/plan.h"
 #include "ops/gemm/cuda/sm90/fp4_plan.h"
+#include "ops/gemm/cuda/sm90/fp4_tiles_plan.h"
 #include "ops/gemm/cuda/transform.h"
 #include "ops/gemm/path.h"
 
 namespace blockscale::gemm_detail {
 
 struct ProductPlan {
-  std::variant<Fp8GemmPlan, Fp4GemmPlan, PlainGemmPlan> product;
+  std::variant<Fp8GemmPlan, Fp4GemmPlan, Fp4TilesPlan, PlainGemmPlan> product;
   std::optional<TransformPlan> transform;  // behind it, of D in f32 in the workspace
   std::int64_t workspace_bytes = 0;
 

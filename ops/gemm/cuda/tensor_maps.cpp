@@ -1,7 +1,6 @@
 #include "ops/gemm/cuda/tensor_maps.h"
 
 #include "core/recipe.h"
-#include "ops/gemm/kernels/params.h"
 
 namespace blockscale::gemm_detail {
 namespace {
@@ -21,6 +20,13 @@ ScaleRows scale_rows_of(const ScaledTensorView& x) {
           outer > 1 ? x.scale_leading_stride : std::int64_t{4}};
 }
 
+/// The swizzle whose span is so many bytes.
+TensorMapSwizzle swizzle_of(std::uint32_t bytes) {
+  return bytes == 128  ? TensorMapSwizzle::bytes_128
+         : bytes == 64 ? TensorMapSwizzle::bytes_64
+                       : TensorMapSwizzle::bytes_32;
+}
+
 }  // namespace
 
 bool fits_tma(const ScaledTensorView& x) {
@@ -29,26 +35,28 @@ bool fits_tma(const ScaledTensorView& x) {
          (x.batch <= 1 || x.value_batch_stride % 16 == 0);
 }
 
-TensorMapDescription map_of_values(const ScaledTensorView& x, std::uint32_t box_rows) {
+TensorMapDescription map_of_values(const ScaledTensorView& x, std::uint32_t box_rows,
+                                   std::uint32_t box_bytes) {
   const auto rows = static_cast<std::uint64_t>(x.rows);
   TensorMapDescription d;
   d.address = reinterpret_cast<std::uint64_t>(x.values);
   d.rank = 3;
   const auto count = static_cast<std::uint64_t>(x.batch);
   // A stride that is never used may break TMA's rules.
-  const auto k = static_cast<std::uint64_t>(x.k);
+  const auto bits = static_cast<std::uint64_t>(format_traits(recipe_traits(x.recipe).element).bits);
+  const std::uint64_t row_bytes = static_cast<std::uint64_t>(x.k) * bits / 8;
   const std::uint64_t row_stride =
-      x.rows > 1 ? static_cast<std::uint64_t>(x.value_row_stride) : (k + 15) / 16 * 16;
-  d.sizes[0] = k;
+      x.rows > 1 ? static_cast<std::uint64_t>(x.value_row_stride) : (row_bytes + 15) / 16 * 16;
+  d.sizes[0] = row_bytes;
   d.sizes[1] = rows;
   d.sizes[2] = count;
   d.strides[0] = row_stride;
   d.strides[1] = x.batch > 1 ? static_cast<std::uint64_t>(x.value_batch_stride) : rows * row_stride;
-  d.box[0] = kFp8BlockK;
+  d.box[0] = box_bytes;
   d.box[1] = box_rows;
   d.box[2] = 1;
   d.element_strides[0] = d.element_strides[1] = d.element_strides[2] = 1;
-  d.swizzle = TensorMapSwizzle::bytes_128;
+  d.swizzle = swizzle_of(box_bytes);
   d.l2_promotion = TensorMapL2Promotion::bytes_128;
   return d;
 }
@@ -101,7 +109,7 @@ TensorMapDescription map_of_results(const MutableMatrixView& x, std::uint32_t bo
   d.box[1] = 16;
   d.box[2] = 1;
   d.element_strides[0] = d.element_strides[1] = d.element_strides[2] = 1;
-  d.swizzle = box_bytes == 128 ? TensorMapSwizzle::bytes_128 : TensorMapSwizzle::bytes_64;
+  d.swizzle = swizzle_of(box_bytes);
   return d;
 }
 

@@ -7,6 +7,7 @@
 
 #include "blockscale/tensor.h"
 #include "core/tensor_map.h"
+#include "ops/gemm/kernels/params.h"
 
 namespace blockscale::gemm_detail {
 
@@ -30,8 +31,10 @@ void resolve_tensor_maps(const TensorMapDescriptions& descriptions, const Encode
 
 /// Whether TMA reads the operand's values where they are.
 bool fits_tma(const ScaledTensorView& x);
-/// An operand's values, in boxes of kFp8BlockK of k and so many rows.
-TensorMapDescription map_of_values(const ScaledTensorView& x, std::uint32_t box_rows);
+/// An operand's values, in boxes of so many rows of `box_bytes` (32, 64 or 128) of k: of FP8's
+/// kFp8BlockK elements.
+TensorMapDescription map_of_values(const ScaledTensorView& x, std::uint32_t box_rows,
+                                   std::uint32_t box_bytes = kFp8BlockK);
 
 /// Whether tensor copies can bring `x`'s scales, of blocks of `block_rows` x 128: f32, in rows that
 /// begin at multiples of 16 bytes.

@@ -13,6 +13,7 @@
 #include "blockscale/cuda.h"
 #include "ops/gemm/cuda/plan.h"
 #include "ops/gemm/cuda/sm90/fp4_plan.h"
+#include "ops/gemm/cuda/sm90/fp4_tiles_plan.h"
 #include "ops/gemm/kernels/params.h"
 #include "runtime/cuda/driver.h"
 #include "tests/expect_error.h"
@@ -29,8 +30,9 @@ class GemmDriverCalls : public testing::Test {
   static void SetUpTestSuite() {
     setenv("BLOCKSCALE_LIBCUDA", BLOCKSCALE_FAKE_LIBCUDA, 1);
     std::vector<runtime::KernelSpec> specs = gemm_detail::fp8_gemm_kernel_specs();
-    for (const runtime::KernelSpec& spec : gemm_detail::fp4_gemm_kernel_specs()) {
-      specs.push_back(spec);
+    for (const auto& more :
+         {gemm_detail::fp4_gemm_kernel_specs(), gemm_detail::fp4_tiles_kernel_specs()}) {
+      specs.insert(specs.end(), more.begin(), more.end());
     }
     pack_ = std::make_unique<test::FakePack>(specs);
   }

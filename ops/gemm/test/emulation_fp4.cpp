@@ -1,5 +1,6 @@
-// The kernels of few rows with weights in FP4 as host functions.
+// The kernels of products with weights in FP4 as host functions.
 #include "ops/gemm/kernels/sm90/fp4_few_rows.cuh"
+#include "ops/gemm/kernels/sm90/fp4_tiles.cuh"
 #include "ops/gemm/test/emulation.h"
 
 namespace blockscale::test {
@@ -13,9 +14,21 @@ void run(std::size_t kernel, const Fp4GemmParams& params) {
   }
 }
 
+template <int kIndex = 0>
+void run(std::size_t kernel, const Fp4TilesParams& params) {
+  if constexpr (kIndex < kFp4TilesKernels.kCount) {
+    if (kernel == kIndex) return fp4_tiles_kernel<kFp4TilesKernels[kIndex]>(params);
+    run<kIndex + 1>(kernel, params);
+  }
+}
+
 }  // namespace
 
 void run_kernel(std::size_t kernel, const Fp4GemmParams& params) {
+  run(kernel, params);
+}
+
+void run_kernel(std::size_t kernel, const Fp4TilesParams& params) {
   run(kernel, params);
 }
 

@@ -74,6 +74,11 @@ TEST(Fp4GemmPlan, TakesNothingElse) {
   const cuda::Chip chip;
   const GemmArguments good = product(8, 4096, 4096);
   EXPECT_TRUE(plan_fp4_gemm(good, chip));
+  const auto expect_tiles = [&](const char* what, const GemmArguments& x) {
+    EXPECT_FALSE(plan_fp4_gemm(x, chip)) << what;
+    EXPECT_EQ(gemm_detail::plan_product(x, chip).path(), gemm_detail::GemmPath::sm90_fp4_tiles)
+        << what;
+  };
   const auto expect_plain = [&](const char* what, const GemmArguments& x) {
     EXPECT_FALSE(plan_fp4_gemm(x, chip)) << what;
     EXPECT_EQ(gemm_detail::plan_product(x, chip).path(), gemm_detail::GemmPath::plain) << what;
@@ -83,7 +88,7 @@ TEST(Fp4GemmPlan, TakesNothingElse) {
     change(x);
     return x;
   };
-  expect_plain("more rows", product(17, 4096, 4096));
+  expect_tiles("more rows", product(17, 4096, 4096));
   expect_plain("A in f32", product(8, 4096, 4096, Recipe::f32));
   expect_plain("A in MXFP8", product(8, 4096, 4096, Recipe::mxfp8_e4m3));
   expect_plain("A in e5m2", product(8, 4096, 4096, Recipe::fp8_tensor_e5m2));
@@ -92,7 +97,7 @@ TEST(Fp4GemmPlan, TakesNothingElse) {
   expect_plain("half a piece of K", product(8, 4096, 4096 + 16));
   expect_plain("no K", product(8, 4096, 0));
   expect_plain("no element", product(8, 0, 4096));
-  expect_plain("rows of the same bits", changed([](auto& x) { x.batch_invariant = true; }));
+  expect_tiles("rows of the same bits", changed([](auto& x) { x.batch_invariant = true; }));
   expect_plain("rows of B that begin anywhere",
                changed([](auto& x) { x.b.value_row_stride += 8; }));
   expect_plain("rows of A that begin anywhere",

@@ -1,6 +1,10 @@
 // What a launch of a random product may touch, for the emulator.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -37,6 +41,69 @@ inline std::vector<emulator::Buffer> buffers_of(PlainOperands& operands) {
   }
   std::erase_if(buffers, [](const emulator::Buffer& b) { return b.bytes == 0; });
   return buffers;
+}
+
+/// Gives A's element (row, k) the number, or the nearest that its type has.
+inline void set_a(PlainOperands& operands, std::int64_t row, std::int64_t k, float number) {
+  const ScaledTensorView& a = operands.arguments().a;
+  const Format format = recipe_traits(a.recipe).element;
+  const std::uint32_t code = encode(format, number, Overflow::propagate);
+  const std::int64_t bytes = format_traits(format).bits / 8;
+  for (std::int64_t i = 0; i < bytes; ++i) {
+    operands.a_values().at()[row * a.value_row_stride + k * bytes + i] =
+        static_cast<std::uint8_t>(code >> (8 * i));
+  }
+}
+
+/// A byte of B whose elements are this number.
+inline std::uint8_t byte_of(Recipe b, float number) {
+  const Format format = recipe_traits(b).element;
+  const std::uint32_t code = encode(format, number);
+  return static_cast<std::uint8_t>(format == Format::e2m1 ? code * 0x11 : code);
+}
+
+/// Gives A's scales of a row, all of them in f32, this number.
+inline void set_a_scales(PlainOperands& operands, std::int64_t row, float number) {
+  const ScaledTensorView& a = operands.arguments().a;
+  for (std::int64_t j = 0; j < scale_grid(a.recipe, a.rows, a.k).columns; ++j) {
+    operands.a().set_scale(row, j, std::bit_cast<std::uint32_t>(number));
+  }
+}
+
+/// run(operands) of every scale that there is, each for a row of B of its own, and of sums that are
+/// exact.
+template <class Run>
+void check_every_scale(Recipe a, Recipe b, const Run& run) {
+  PlainProblem p = problem_of(a, b, 3, 256, 64);
+  p.exact = true;
+  PlainOperands operands(p);
+  // Small numbers, so that sums are numbers with the largest scales too.
+  const int exponent = is_plain(a) ? -12 : 0;
+  for (std::int64_t i = 0; i < p.m * p.k; ++i) {
+    set_a(operands, i / p.k, i % p.k, std::ldexp(static_cast<float>(i % 9 - 4), exponent));
+  }
+  for (std::int64_t row = 0; row < p.m; ++row) set_a_scales(operands, row, 0x1p-12f);
+  for (std::int64_t row = 0; row < p.n; ++row) {
+    const std::int64_t blocks = p.k / recipe_traits(b).block_k;
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      operands.b().set_scale(row, block, static_cast<std::uint32_t>(row));
+    }
+  }
+  const bool is_mx = recipe_traits(b).family == Family::mx;
+  if (is_mx) {  // elements are f32 numbers: half of 2^125, 2^126 and 2^127
+    const std::int64_t row = operands.arguments().b.value_row_stride;
+    for (std::int64_t i = 252 * row; i < 255 * row; ++i) {
+      operands.b_values().at()[i] = i % 3 == 0 ? byte_of(b, 0.5f) : std::uint8_t{0};
+    }
+  }
+  ASSERT_TRUE(run(operands));
+  const GemmArguments& x = operands.arguments();
+  EXPECT_EQ(compare(x, {}).violations, 0);
+  const auto* const d = static_cast<const float*>(x.d.data);
+  for (std::int64_t row = 0; row < p.n; ++row) {
+    const bool is_nan = is_mx ? row == 255 : row % 128 == 127;
+    EXPECT_EQ(std::isnan(d[row]), is_nan) << row;
+  }
 }
 
 }  // namespace blockscale::test

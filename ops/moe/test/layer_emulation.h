@@ -42,6 +42,12 @@ inline bool emulate(gemm_detail::ProductPlan& plan, const std::vector<emulator::
   } else if (const auto* const fp4 = std::get_if<gemm_detail::Fp4GemmPlan>(&plan.product)) {
     const auto kernel = static_cast<std::size_t>(fp4->kernel);
     if (!run(fp4->architecture, fp4->shape, [&] { run_kernel(kernel, fp4->params); })) return false;
+  } else if (auto* const tiles = std::get_if<gemm_detail::Fp4TilesPlan>(&plan.product)) {
+    const auto kernel = static_cast<std::size_t>(tiles->kernel);
+    gemm_detail::resolve_tensor_maps(tiles->maps, emulator::encode_tensor_map, tiles->params);
+    if (!run(tiles->architecture, tiles->shape, [&] { run_kernel(kernel, tiles->params); })) {
+      return false;
+    }
   } else {
     auto& plain = std::get<gemm_detail::PlainGemmPlan>(plan.product);
     const auto kernel = static_cast<std::size_t>(plain.product->kernel);

@@ -7,10 +7,7 @@
 #include "runtime/kernels/architecture.h"
 
 namespace blockscale::gemm_detail {
-namespace {
 
-/// Whether four neighbouring blocks of K have scales side by side, and a piece's, of NVFP4 two,
-/// begin at a multiple of their bytes.
 bool has_pieces_of_scales(const ScaledTensorView& x) {
   if (x.layout == ScaleLayout::mn_major) return false;
   const std::int64_t size = x.recipe == Recipe::nvfp4 ? 2 : 1;
@@ -18,6 +15,8 @@ bool has_pieces_of_scales(const ScaledTensorView& x) {
          (is_swizzled(x.layout) || x.scale_leading_stride % size == 0) &&
          (x.batch <= 1 || x.scale_batch_stride % size == 0);
 }
+
+namespace {
 
 /// Whether a kernel computes the product, but for the size of shared memory.
 bool takes_fp4_kernel(const GemmArguments& x, const cuda::Chip& chip) {

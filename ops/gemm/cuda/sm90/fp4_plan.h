@@ -32,6 +32,10 @@ struct Fp4GemmPlan {
   std::string str() const;
 };
 
+/// Whether four neighbouring blocks of K have scales side by side, and those of a piece of 32, of
+/// NVFP4 two, begin at a multiple of their bytes.
+bool has_pieces_of_scales(const ScaledTensorView& x);
+
 /// None where another kernel computes the product: of more rows, other recipes, scales or chips, of
 /// rows that do not begin and end at multiples of 16 bytes, and where D is quantized or a row's
 /// bits must not depend on their number. `division`: in place of the one that is expected to be

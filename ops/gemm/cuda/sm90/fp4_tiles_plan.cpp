@@ -1,0 +1,202 @@
+#include "ops/gemm/cuda/sm90/fp4_tiles_plan.h"
+
+#include <algorithm>
+
+#include "ops/gemm/cuda/problem.h"
+#include "ops/gemm/cuda/sm90/fp4_plan.h"
+#include "ops/gemm/cuda/specs.h"
+#include "runtime/kernels/architecture.h"
+
+namespace blockscale::gemm_detail {
+namespace {
+
+using fp4_tiles::kPieceK;
+using fp4_tiles::kStageK;
+using fp4_tiles::kTileRows;
+
+constexpr int kTokens[] = {64, 128, 256};
+
+bool takes_fp4_tiles(const GemmArguments& x, const cuda::Chip& chip) {
+  return runtime::runs_on(kWgmmaArchitectures[0], chip.architecture) &&
+         kFp4TilesKernels.find(x.a.recipe, x.b.recipe, kTokens[0]) >= 0 && !x.quantized &&
+         x.d.rows > 0 && x.d.rows < kMostElements && x.d.columns > 0 &&
+         x.d.columns < kMostElements && x.d.batch > 0 && x.a.k > 0 && x.a.k < kMostElements &&
+         x.a.k % kPieceK == 0 && begins_at_16_bytes(x.a) && begins_at_16_bytes(x.b) &&
+         has_pieces_of_scales(x.b) &&
+         ceil_div(x.d.rows, kTokens[0]) * ceil_div(x.d.columns, std::int64_t{kTileRows}) <
+             kMostElements / x.d.batch;
+}
+
+/// Sizes of a product, in tiles and stages of K.
+struct Sizes {
+  std::int64_t rows, tiles_n, batch, stages;
+
+  std::int64_t tiles(int tokens) const { return ceil_div(rows, tokens) * tiles_n * batch; }
+};
+
+Sizes sizes_of(const GemmArguments& x) {
+  return {x.d.rows, ceil_div(x.d.columns, std::int64_t{kTileRows}), x.d.batch,
+          ceil_div(x.a.k, std::int64_t{kStageK})};
+}
+
+Fp4TilesConfig config_of(const GemmArguments& x, int tokens) {
+  return kFp4TilesKernels[kFp4TilesKernels.find(x.a.recipe, x.b.recipe, tokens)];
+}
+
+/// As many stages as shared memory has room for, two at least: of a multiprocessor, where it has one
+/// block alone.
+std::optional<std::uint32_t> stages_of(const cuda::Chip& chip, const Fp4TilesConfig& config,
+                                       bool is_alone) {
+  constexpr std::uint32_t kReserved = 1024;  // of each block, by the driver
+  const std::int64_t room = is_alone || blocks_per_multiprocessor(config) == 1
+                                ? chip.shared_bytes
+                                : (chip.shared_bytes + kReserved) / 2 - kReserved;
+  for (std::uint32_t stages = kFp4TilesMostStages; stages >= 2; --stages) {
+    if (memory_of(config, stages).total <= room) return stages;
+  }
+  return std::nullopt;
+}
+
+/// Whether each block has a multiprocessor for itself, as all of a cluster need: two that share one
+/// take turns with what turns codes into numbers.
+bool is_alone(const Sizes& size, const cuda::Chip& chip, const Fp4TilesDivision& d) {
+  return size.tiles(d.tokens) * d.blocks_k <= chip.multiprocessors;
+}
+
+/// What a division costs, in cycles of a multiprocessor, as an H200 takes them: of a stage, of a
+/// tile's end, and of an exchange between blocks (docs/log/gemm-fp4.md).
+double cost_of(const Sizes& size, const cuda::Chip& chip, const Fp4TilesDivision& d) {
+  const double of_stage = d.tokens == 64 ? 730 : d.tokens == 128 ? 880 : 1190;
+  const double of_end = 12.0 * d.tokens, of_exchange = 70.0 * d.tokens;
+  const std::int64_t turns =
+      ceil_div(size.tiles(d.tokens) * d.blocks_k, std::int64_t{chip.multiprocessors});
+  const std::int64_t stages = ceil_div(size.stages, std::int64_t{d.blocks_k});
+  return static_cast<double>(turns) * (static_cast<double>(stages) * of_stage + of_end) +
+         (d.blocks_k > 1 ? of_exchange : 0);
+}
+
+/// The division that costs least. (K is not divided where a row's bits are to be the same among
+/// other rows.)
+std::optional<Fp4TilesDivision> best_division(const GemmArguments& x, const Sizes& size,
+                                              const cuda::Chip& chip) {
+  std::optional<Fp4TilesDivision> best;
+  double least = 0;
+  for (const int tokens : kTokens) {
+    for (std::uint32_t blocks = 1; blocks <= fp4_tiles::kMostBlocksK; blocks *= 2) {
+      const Fp4TilesDivision d = {tokens, blocks};
+      if (blocks > 1 && (x.batch_invariant || blocks > size.stages || !is_alone(size, chip, d))) {
+        break;
+      }
+      if (!stages_of(chip, config_of(x, tokens), is_alone(size, chip, d))) break;
+      const double cost = cost_of(size, chip, d);
+      if (!best || cost < least) best = d, least = cost;
+    }
+  }
+  return best;
+}
+
+TensorMapDescription& map_in(Fp4TilesPlan& plan, Fp4TilesMap which) {
+  return plan.maps[static_cast<std::size_t>(which)];
+}
+
+Fp4TilesParams params_of(const GemmArguments& x, const Sizes& size, const Fp4TilesDivision& d) {
+  constexpr std::uint32_t kBandRows = 2048;  // of A, whose tiles follow each other
+  Fp4TilesParams p;
+  p.scales = scales_of_operand(x.b);
+  if (recipe_traits(x.b.recipe).tensor_scale && x.b.tensor_scale != nullptr) {
+    p.tensor_scale = x.b.tensor_scale;
+    p.tensor_scale_stride = x.b.batch > 1 ? x.b.tensor_scale_batch_stride : 0;
+    p.tensor_scale_divides = x.b.sense == TensorScaleSense::divisor;
+  }
+  p.a_batched = x.a.batch > 1;
+  p.b_batched = x.b.batch > 1;
+  p.epilogue = epilogue_of(x);
+  p.order = DenseOrder(static_cast<std::uint32_t>(ceil_div(x.d.rows, d.tokens)),
+                       static_cast<std::uint32_t>(size.tiles_n),
+                       static_cast<std::uint32_t>(size.batch),
+                       kBandRows / static_cast<std::uint32_t>(d.tokens),
+                       static_cast<std::uint32_t>(x.d.rows));
+  p.pieces = static_cast<std::uint32_t>(x.a.k / kPieceK);
+  p.k_stages = static_cast<std::uint32_t>(size.stages);
+  p.blocks_k = d.blocks_k;
+  p.block_stages = static_cast<std::uint32_t>(ceil_div(size.stages, std::int64_t{d.blocks_k}));
+  return p;
+}
+
+std::string kernel_name(const Fp4TilesConfig& c) {
+  return std::string("gemm_tiles_") + recipe_traits(c.b).name + "_" + format_traits(c.form).name +
+         "_" + std::to_string(c.tokens) + "x" + std::to_string(kTileRows);
+}
+
+}  // namespace
+
+std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& x, const cuda::Chip& chip,
+                                           std::optional<Fp4TilesDivision> division) {
+  if (!takes_fp4_tiles(x, chip)) return std::nullopt;
+  const Sizes size = sizes_of(x);
+  if (!division) division = best_division(x, size, chip);
+  if (!division) return std::nullopt;
+  const Fp4TilesConfig config = config_of(x, division->tokens);
+  const bool alone = is_alone(size, chip, *division);
+  const std::optional<std::uint32_t> stages = stages_of(chip, config, alone);
+  if (!stages) return std::nullopt;
+  Fp4TilesPlan plan;
+  plan.kernel = kFp4TilesKernels.find(x.a.recipe, x.b.recipe, division->tokens);
+  plan.architecture = chip.architecture;
+  plan.params = params_of(x, size, *division);
+  plan.params.stages = *stages;
+  // Rows that A does not have are not copied, where one tile has all of them.
+  const auto a_rows = static_cast<std::uint32_t>(
+      std::min<std::int64_t>(ceil_div(x.d.rows, 8) * 8, division->tokens));
+  plan.params.a_bytes = a_rows * fp4_tiles::kRowBytesA;
+  map_in(plan, Fp4TilesMap::a) = map_of_values(x.a, a_rows, fp4_tiles::kRowBytesA);
+  map_in(plan, Fp4TilesMap::b) = map_of_values(x.b, kTileRows, fp4_tiles::kRowBytesB);
+  if (plan.params.epilogue.d.chunks) {
+    map_in(plan, Fp4TilesMap::d) = map_of_results(x.d, fp4_tiles::kStoreBytes);
+  }
+  const std::int64_t tiles = size.tiles(division->tokens);
+  const std::int64_t places =
+      std::int64_t{chip.multiprocessors} * (alone ? 1 : blocks_per_multiprocessor(config));
+  const auto blocks =
+      static_cast<std::uint32_t>(division->blocks_k > 1 ? tiles : std::min(tiles, places));
+  plan.shape.grid = {division->blocks_k, blocks};
+  plan.shape.block = {fp4_tiles::kThreads};
+  plan.shape.cluster = {division->blocks_k};
+  plan.shape.dynamic_shared_bytes = memory_of(config, *stages).total;
+  plan.shape.programmatic_dependent_launch = true;
+  return plan;
+}
+
+std::string Fp4TilesPlan::str() const {
+  const Fp4TilesParams& p = params;
+  const Fp4TilesConfig config = kFp4TilesKernels[kernel];
+  std::string text = kernel_name(config) + ": " + std::to_string(p.order.tiles) + " tiles of " +
+                     std::to_string(config.tokens) + " x " + std::to_string(kTileRows) + ", " +
+                     std::to_string(p.k_stages) + " stages of " + std::to_string(kStageK) +
+                     " of K";
+  if (p.blocks_k > 1) {
+    text += " divided among " + std::to_string(p.blocks_k) + " blocks of a cluster";
+  }
+  return text + "; " + std::to_string(product(shape.grid)) + " x " + std::to_string(shape.block.x) +
+         " threads, " + std::to_string(p.stages) + " stages, " +
+         std::to_string(shape.dynamic_shared_bytes) + " bytes shared, " +
+         (p.epilogue.d.chunks ? "stored as boxes\n" : "stored by elements\n");
+}
+
+std::vector<runtime::KernelSpec> fp4_tiles_kernel_specs() {
+  std::vector<runtime::KernelSpec> specs;
+  for (int i = 0; i < kFp4TilesKernels.kCount; ++i) {
+    const Fp4TilesConfig config = kFp4TilesKernels[i];
+    specs.push_back(runtime::with_parameters<Fp4TilesParams>(
+        {.name = kernel_name(config),
+         .header = "ops/gemm/kernels/sm90/fp4_tiles.cuh",
+         .call = "blockscale::fp4_tiles_kernel<blockscale::kFp4TilesKernels[" + std::to_string(i) +
+                 "]>",
+         .threads = fp4_tiles::kThreads,
+         .min_blocks_per_multiprocessor = blocks_per_multiprocessor(config)},
+        "blockscale::Fp4TilesParams"));
+  }
+  return runtime::for_architectures(specs, kWgmmaArchitectures);
+}
+
+}  // namespace blockscale::gemm_detail

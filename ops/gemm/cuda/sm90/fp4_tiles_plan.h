@@ -1,0 +1,45 @@
+// How a product of many rows of A with weights in FP4 becomes a launch on Hopper: a pure function of
+// shapes, recipes, strides and the chip.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "blockscale/device.h"
+#include "blockscale/gemm.h"
+#include "core/launch_shape.h"
+#include "ops/gemm/cuda/tensor_maps.h"
+#include "ops/gemm/kernels/sm90/fp4_tiles_params.h"
+#include "runtime/kernels/kernel_spec.h"
+
+namespace blockscale::gemm_detail {
+
+/// How D and K are divided.
+struct Fp4TilesDivision {
+  int tokens = 256;            // rows of A in a tile
+  std::uint32_t blocks_k = 1;  // of a cluster; with more than one a cluster has one tile
+};
+
+struct Fp4TilesPlan {
+  int kernel = 0;  // index into kFp4TilesKernels
+  LaunchShape shape;
+  Fp4TilesParams params;
+  TensorMapDescriptions maps;
+  int architecture = 0;  // of the chip that it is for
+  std::int64_t workspace_bytes = 0;
+
+  std::string str() const;
+};
+
+/// None where another kernel computes the product: of other recipes, scales or chips, of rows that
+/// do not begin at multiples of 16 bytes, and where D is quantized. `division`: in place of the one
+/// that is expected to be fastest.
+std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& validated, const cuda::Chip& chip,
+                                           std::optional<Fp4TilesDivision> division = std::nullopt);
+
+/// What the kernel pack compiles for these products: kFp4TilesKernels.
+std::vector<runtime::KernelSpec> fp4_tiles_kernel_specs();
+
+}  // namespace blockscale::gemm_detail

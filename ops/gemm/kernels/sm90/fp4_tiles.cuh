@@ -1,0 +1,588 @@
+// D = epilogue(A B^T) for many rows of A, in bf16 or f16, and B in nvfp4 or mxfp4 as it lies.
+// (ops/gemm/kernels/plain.cuh computes the same for any pair: read that first.)
+//
+// A block computes tiles of D, one after the other. A warpgroup loads stages of kStageK of k:
+// tensor copies bring A's rows and B's codes, and its threads turn scales into factors. The two
+// others multiply 64 rows of B each by all of the tile's rows of A, so that D^T is what they
+// sum: a product's operand that lies in registers is wgmma's rows, and codes are numbers there
+// alone.
+//   1. Codes become bf16 or f16, times the scale of their block, exactly, while the stage before is
+//      multiplied.
+//   2. The tensor cores sum all of K.
+//   3. Sums go through shared memory, from which each warp takes 16 rows of A and 64 columns of D
+//      as a TileStore wants them. There blocks of a cluster, which divide K, add theirs in the
+//      order of k.
+// MX has scales with which bf16, or f16, does not hold every code. The products of a stage that has
+// one are made without scales, block by block, and these are applied to their sums.
+//
+// What is outside of K or of A is 0, and what is outside of B is not stored.
+#pragma once
+
+#include "core/format.h"
+#include "device/decode/scaled_codes.cuh"
+#include "device/epilogue/tile_store.cuh"
+#include "device/kernel.h"
+#include "device/pipeline/stages.h"
+#include "device/ptx/arithmetic.h"
+#include "device/ptx/barrier.h"
+#include "device/ptx/cluster.h"
+#include "device/ptx/global_memory.h"
+#include "device/ptx/grid.h"
+#include "device/ptx/integer.h"
+#include "device/ptx/mma.h"
+#include "device/ptx/setmaxnreg.h"
+#include "device/ptx/shared_memory.h"
+#include "device/ptx/sm90/wgmma.h"
+#include "device/ptx/special_registers.h"
+#include "device/ptx/tensor_copy.h"
+#include "device/ptx/warp.h"
+#include "device/vector.h"
+#include "ops/gemm/kernels/sm90/fp4_tiles_params.h"
+
+namespace blockscale {
+namespace fp4_tiles {
+
+/// What a block has to do: some of the tiles, and of each its part of K.
+struct Work {
+  const Fp4TilesParams& p;
+  uint32_t first, step;      // tiles
+  uint32_t rank;             // in the cluster
+  uint32_t k_begin, k_end;   // stages
+
+  BLOCKSCALE_DEVICE explicit Work(const Fp4TilesParams& params)
+      : p(params),
+        first(ptx::ctaid_y()),
+        step(ptx::nctaid_y()),
+        rank(ptx::ctaid_x()),
+        k_begin(rank * p.block_stages),
+        k_end(k_begin + p.block_stages) {
+    if (k_begin > p.k_stages) k_begin = p.k_stages;
+    if (k_end > p.k_stages) k_end = p.k_stages;
+  }
+};
+
+template <Fp4TilesConfig kConfig>
+struct Shared {
+  static constexpr bool kIsNvfp4 = kConfig.b == Recipe::nvfp4;
+
+  Fp4TilesMemory memory;
+  ptx::SharedAddress base;
+  device::StageRing ring;
+
+  BLOCKSCALE_DEVICE explicit Shared(uint32_t stages)
+      : memory(memory_of(kConfig, stages)),
+        base(device::shared_base()),
+        ring{base, stages} {}
+
+  BLOCKSCALE_DEVICE ptx::SharedAddress a(uint32_t stage) const {
+    return base + (memory.operands + stage * memory.stage_bytes);
+  }
+  BLOCKSCALE_DEVICE ptx::SharedAddress b(uint32_t stage) const {
+    return a(stage) + memory.b_offset;
+  }
+  /// Rows of A that no copy brings: what they give is not stored.
+  BLOCKSCALE_DEVICE void accept_rows_outside(uint32_t a_bytes) const {
+    for (uint32_t stage = 0; stage < ring.stages; ++stage) {
+      ptx::accept_any_shared(a(stage) + a_bytes, memory.b_offset - a_bytes);
+    }
+  }
+  BLOCKSCALE_DEVICE ptx::SharedAddress scales(uint32_t stage, uint32_t row) const {
+    return base + (Fp4TilesMemory::kScales + (stage * kTileRows + row) * kRowWords * 4);
+  }
+  /// Of MX: a word for each 32 rows, which is 0 where one of their scales has no factor.
+  BLOCKSCALE_DEVICE ptx::SharedAddress has_factors(uint32_t stage, uint32_t of_rows) const {
+    return base + (Fp4TilesMemory::kHaveFactors + (stage * (kTileRows / 32) + of_rows) * 4);
+  }
+  BLOCKSCALE_DEVICE ptx::SharedAddress results(uint32_t warp) const {
+    return base + (memory.results + warp * 16 * kStoreBytes);
+  }
+  BLOCKSCALE_DEVICE ptx::SharedAddress exchange(uint32_t warpgroup) const {
+    return base + (memory.exchange + warpgroup * kExchangeTokens * kSumRowBytes);
+  }
+};
+
+/// By the warps that load: each brings the scales of 32 rows of B as factors, and the first one
+/// begins the copies of operands. A lane has loaded a row's scales of the next kAhead stages.
+template <Fp4TilesConfig kConfig>
+class Loader {
+ public:
+  BLOCKSCALE_DEVICE Loader(const Work& work, const Shared<kConfig>& shared, uint32_t warp)
+      : work_(work), shared_(shared), warp_(warp), loaded_{work.first, work.k_begin} {}
+
+  BLOCKSCALE_DEVICE void run() {
+    if (work_.k_begin == work_.k_end) return;
+    find_scales();
+    Scales ahead[kAhead];
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < kAhead; ++i) load(ahead[i]);
+    Place filled = {work_.first, work_.k_begin};
+    Tile tile = work_.p.order.tile<kTokens>(filled.tile);
+    BLOCKSCALE_NO_UNROLL
+    for (;;) {
+      BLOCKSCALE_UNROLL
+      for (int i = 0; i < kAhead; ++i) {
+        if (filled.tile >= work_.p.order.tiles) return;
+        fill(tile, filled.k, ahead[i]);
+        load(ahead[i]);
+        if (advance(filled)) tile = work_.p.order.tile<kTokens>(filled.tile);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kAhead = 4;
+  static constexpr uint32_t kTokens = static_cast<uint32_t>(kConfig.tokens);
+  static constexpr uint32_t kPieces = kStageK / kPieceK;
+  static constexpr bool kIsNvfp4 = Shared<kConfig>::kIsNvfp4;
+  static constexpr int kPieceBytes = kIsNvfp4 ? 2 : 1;
+  static constexpr uint32_t kOne = kIsNvfp4 ? 0x3838 : 127;  // of pieces that there are not
+
+  struct Place {
+    uint32_t tile, k;
+  };
+  struct Scales {
+    uint32_t at[kPieces];
+  };
+
+  /// True if that is another tile, or behind the last one.
+  BLOCKSCALE_DEVICE bool advance(Place& place) const {
+    if (++place.k < work_.k_end) return false;
+    place = {place.tile + work_.step, work_.k_begin};
+    return true;
+  }
+
+  /// Of the tile that is loaded. Rows outside of B take its last one's.
+  BLOCKSCALE_DEVICE void find_scales() {
+    const Fp4TilesParams& p = work_.p;
+    if (loaded_.tile >= p.order.tiles) return;
+    const Tile tile = p.order.tile<kTokens>(loaded_.tile);
+    const uint32_t row = tile.n * kTileRows + 32 * warp_ + ptx::laneid();
+    const uint32_t last = p.epilogue.columns - 1;
+    scales_ = p.scales.data + tile.group * p.scales.batch_stride +
+              p.scales.row_offset(row < last ? row : last);
+  }
+
+  /// Begins to load the next stage's scales.
+  BLOCKSCALE_DEVICE void load(Scales& to) {
+    const Fp4TilesParams& p = work_.p;
+    const bool has = loaded_.tile < p.order.tiles;
+    BLOCKSCALE_UNROLL
+    for (uint32_t i = 0; i < kPieces; ++i) {
+      const uint32_t piece = loaded_.k * kPieces + i;
+      to.at[i] = ptx::ld_global_nc_narrow_if<kPieceBytes>(
+          has && piece < p.pieces,
+          scales_ + p.scales.k_offset(piece * static_cast<uint32_t>(kPieceBytes)), kOne);
+    }
+    if (advance(loaded_)) find_scales();
+  }
+
+  BLOCKSCALE_DEVICE void fill(const Tile& tile, uint32_t k, const Scales& scales) {
+    device::Vector<uint32_t, kRowWords> words;
+    bool fit = true;
+    if constexpr (kIsNvfp4) {
+      BLOCKSCALE_UNROLL
+      for (uint32_t i = 0; i < kPieces; ++i) {
+        uint32_t factors[2];
+        decoding::ue4m3_factors<kConfig.form>(factors, scales.at[i]);
+        words.at[2 * i] = factors[0];
+        words.at[2 * i + 1] = factors[1];
+      }
+    } else {
+      BLOCKSCALE_UNROLL
+      for (uint32_t i = 0; i < kPieces; ++i) {
+        fit = fit && decoding::has_ue8m0_factor<kConfig.form>(scales.at[i]);
+        words.at[i] = decoding::ue8m0_factor<kConfig.form>(scales.at[i]);
+        words.at[2 + i] = bit_cast<uint32_t>(scale_value(static_cast<uint8_t>(scales.at[i])));
+      }
+      fit = ptx::vote_sync_all(ptx::kFullMask, fit);
+    }
+    shared_.ring.wait_empty(place_);
+    if (warp_ == 0 && ptx::elect_sync()) copy(tile, k);
+    ptx::st_shared(shared_.scales(place_.stage, 32 * warp_ + ptx::laneid()), words);
+    if (!kIsNvfp4 && ptx::laneid() == 0) {
+      ptx::st_shared(shared_.has_factors(place_.stage, warp_), static_cast<uint32_t>(fit));
+    }
+    ptx::bar_warp_sync(ptx::kFullMask);
+    if (ptx::laneid() == 0) ptx::mbarrier_arrive(shared_.ring.full(place_.stage));
+    place_.advance(shared_.ring.stages);
+  }
+
+  BLOCKSCALE_DEVICE void copy(const Tile& tile, uint32_t k) const {
+    const Fp4TilesParams& p = work_.p;
+    const ptx::SharedAddress full = shared_.ring.full(place_.stage);
+    ptx::mbarrier_arrive_expect_tx(full, p.a_bytes + kTileRows * kRowBytesB);
+    ptx::cp_async_bulk_tensor_shared_global<3>(
+        shared_.b(place_.stage), p.map(Fp4TilesMap::b),
+        {{static_cast<int32_t>(k * kRowBytesB), static_cast<int32_t>(tile.n * kTileRows),
+          static_cast<int32_t>(p.b_batched ? tile.group : 0)}},
+        full);
+    ptx::cp_async_bulk_tensor_shared_global<3>(
+        shared_.a(place_.stage), p.map(Fp4TilesMap::a),
+        {{static_cast<int32_t>(k * kRowBytesA), static_cast<int32_t>(tile.first_row),
+          static_cast<int32_t>(p.a_batched ? tile.group : 0)}},
+        full);
+  }
+
+  const Work& work_;
+  const Shared<kConfig>& shared_;
+  uint32_t warp_;
+  Place loaded_;  // that is loaded next
+  const uint8_t* scales_ = nullptr;
+  device::StagePlace place_;
+};
+
+template <Fp4TilesConfig kConfig>
+class Multiplier {
+ public:
+  using Sums = ptx::WgmmaAccumulator<kConfig.tokens>;
+
+  /// `warp` counts from the first that multiplies.
+  BLOCKSCALE_DEVICE Multiplier(const Shared<kConfig>& shared, uint32_t warp)
+      : shared_(shared), row_(warp * 16 + ptx::laneid() / 4) {}
+
+  /// D^T's sums over `count` stages, of 64 rows of B and so many of A.
+  BLOCKSCALE_DEVICE void multiply(uint32_t count, uint32_t rows, Sums& sums) {
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < Sums::kValues; ++i) sums.set(i, 0);
+    Stage x, y;
+    BLOCKSCALE_NO_UNROLL
+    while (count != 0) {
+      if (!next_has_factors()) {
+        take(x, false);
+        add_blocks(sums, x, rows);
+        leave(x);
+        --count;
+        continue;
+      }
+      take(x, true);
+      begin(sums, x);
+      BLOCKSCALE_NO_UNROLL
+      for (;;) {
+        if (--count == 0 || !next_has_factors()) {
+          end<0>(sums, x);
+          break;
+        }
+        take(y, true);
+        begin(sums, y);
+        end<1>(sums, x);
+        if (--count == 0 || !next_has_factors()) {
+          end<0>(sums, y);
+          break;
+        }
+        take(x, true);
+        begin(sums, x);
+        end<1>(sums, y);
+      }
+    }
+  }
+
+ private:
+  static constexpr bool kIsNvfp4 = Shared<kConfig>::kIsNvfp4;
+  static constexpr Format kForm = kConfig.form;
+  static constexpr auto kElement =
+      kForm == Format::bf16 ? ptx::WgmmaElement::bf16 : ptx::WgmmaElement::f16;
+  static constexpr auto kMma = kForm == Format::bf16 ? ptx::MmaElement::bf16 : ptx::MmaElement::f16;
+  static constexpr uint32_t kSteps = kStageK / 16;  // instructions
+
+  /// B's part of a stage, as numbers.
+  struct Stage {
+    ptx::WgmmaFragmentA b[kSteps];
+    uint32_t place;
+  };
+  using Bytes16 = device::Vector<uint32_t, 4>;
+
+  /// Waits for the next stage, if its scales have to be known.
+  BLOCKSCALE_DEVICE bool next_has_factors() const {
+    if constexpr (kIsNvfp4) return true;
+    shared_.ring.wait_full(place_);
+    const auto have = ptx::ld_shared<device::Vector<uint32_t, 2>>(
+        shared_.has_factors(place_.stage, row_ / 64 * 2));
+    return have.at[0] != 0 && have.at[1] != 0;
+  }
+
+  /// Waits for the next stage, and makes numbers of its codes, with or without scales.
+  BLOCKSCALE_DEVICE void take(Stage& x, bool with_scales) {
+    if constexpr (kIsNvfp4) shared_.ring.wait_full(place_);
+    x.place = place_.stage;
+    place_.advance(shared_.ring.stages);
+    using Factors = device::Vector<uint32_t, kIsNvfp4 ? 4 : 2>;
+    Factors factors[2];
+    BLOCKSCALE_UNROLL
+    for (uint32_t i = 0; i < 2; ++i) {
+      factors[i] = ptx::ld_shared<Factors>(shared_.scales(x.place, row_ + 8 * i));
+    }
+    if (!with_scales) {
+      BLOCKSCALE_UNROLL
+      for (Factors& of_row : factors) {
+        for (uint32_t& factor : of_row.at) factor = decoding::kPlainFactor<kForm>;
+      }
+    }
+    const uint32_t select = 0x0040 + ptx::laneid() % 4 * 0x11;
+    BLOCKSCALE_UNROLL
+    for (uint32_t i = 0; i < 2; ++i) {
+      const uint32_t row = row_ + 8 * i;
+      const ptx::SharedAddress codes = shared_.b(x.place) + row * kRowBytesB;
+      BLOCKSCALE_UNROLL
+      for (uint32_t half = 0; half < 2; ++half) {
+        // As a tensor copy swizzles rows of 32 bytes.
+        const uint32_t chunk = half ^ (row / 4 % 2);
+        const Bytes16 words = ptx::ld_shared<Bytes16>(codes + chunk * 16);
+        // Of each word this lane has a byte: two neighbours of k.
+        const uint32_t bytes = ptx::prmt(ptx::prmt(words.at[0], words.at[1], select),
+                                         ptx::prmt(words.at[2], words.at[3], select), 0x5410);
+        const uint32_t upper = bytes >> 4;
+        BLOCKSCALE_UNROLL
+        for (uint32_t j = 0; j < 2; ++j) {
+          const uint32_t step = 2 * half + j;
+          uint32_t pairs[2];
+          decoding::spread_even_e2m1<kForm>(
+              pairs, ptx::prmt(bytes, upper, j == 0 ? 0x5410 : 0x7632));
+          const uint32_t factor = factors[i].at[kIsNvfp4 ? step : half];
+          x.b[step].set(static_cast<int>(i), decoding::multiply_pair<kForm>(pairs[0], factor));
+          x.b[step].set(static_cast<int>(i) + 2, decoding::multiply_pair<kForm>(pairs[1], factor));
+        }
+      }
+    }
+  }
+
+  /// Begins the products of a stage, behind those of the one before.
+  BLOCKSCALE_DEVICE void begin(Sums& sums, Stage& x) {
+    const ptx::WgmmaDescriptor a =
+        ptx::wgmma_descriptor(shared_.a(x.place), TensorMapSwizzle::bytes_128);
+    ptx::wgmma_fence(sums, x.b[0], x.b[1], x.b[2], x.b[3]);
+    BLOCKSCALE_UNROLL
+    for (uint32_t i = 0; i < kSteps; ++i) {
+      ptx::wgmma_mma_async<kElement, kElement>(sums, x.b[i], a + i * 32, true);
+    }
+    ptx::wgmma_commit_group();
+  }
+
+  /// Waits for the products of a stage, behind which so many have begun, and leaves it.
+  template <int kPending>
+  BLOCKSCALE_DEVICE void end(Sums& sums, Stage& x) {
+    if constexpr (kPending == 0) {
+      ptx::wgmma_wait_group<0>(sums, x.b[0], x.b[1], x.b[2], x.b[3]);
+    } else {
+      ptx::wgmma_wait_group<kPending>(x.b[0], x.b[1], x.b[2], x.b[3]);
+    }
+    leave(x);
+  }
+
+  /// Adds the products of a stage that has numbers without scales: of blocks of 32 of k, by
+  /// mma.sync, whose fragments are wgmma's. (Between products of wgmma and their end the compiler
+  /// wants no others.)
+  BLOCKSCALE_DEVICE void add_blocks(Sums& sums, const Stage& x, uint32_t rows) const {
+    const uint32_t lane = ptx::laneid();
+    const ptx::SharedAddress tokens = shared_.a(x.place) + (lane / 4 * kRowBytesA + lane % 4 * 4);
+    BLOCKSCALE_UNROLL
+    for (uint32_t block = 0; block < kStageK / 32; ++block) {
+      const float scales[2] = {
+          ptx::ld_shared<float>(shared_.scales(x.place, row_) + (8 + block * 4)),
+          ptx::ld_shared<float>(shared_.scales(x.place, row_ + 8) + (8 + block * 4))};
+      BLOCKSCALE_UNROLL
+      for (int first = 0; first < kConfig.tokens; first += 8) {
+        // (A branch, behind which no loads are moved: there is no register for them.)
+        if (static_cast<uint32_t>(first) >= rows) break;
+        ptx::MmaAccumulator products = {};
+        BLOCKSCALE_UNROLL
+        for (uint32_t step = 2 * block; step < 2 * block + 2; ++step) {
+          // As a tensor copy swizzles rows of 128 bytes.
+          const auto pair = [&](uint32_t chunk) {
+            return ptx::ld_shared<uint32_t>(
+                tokens + (static_cast<uint32_t>(first) * kRowBytesA + (chunk ^ lane / 4) * 16));
+          };
+          const auto& b = x.b[step].value;
+          ptx::mma_sync_m16n8<kMma>(products, {{b[0], b[1], b[2], b[3]}},
+                                    {{pair(2 * step), pair(2 * step + 1)}});
+        }
+        BLOCKSCALE_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          const int of_sums = first / 2 + i;
+          sums.set(of_sums,
+                   ptx::fma_rn(products.value[i], scales[i / 2], sums.get(of_sums)));
+        }
+      }
+    }
+  }
+
+  /// Each warp says so when all of its lanes have.
+  BLOCKSCALE_DEVICE void leave(const Stage& x) const {
+    ptx::bar_warp_sync(ptx::kFullMask);
+    if (ptx::laneid() == 0) ptx::mbarrier_arrive(shared_.ring.empty(x.place));
+  }
+
+  const Shared<kConfig>& shared_;
+  uint32_t row_;  // the thread's first in the tile; the other is row_ + 8
+  device::StagePlace place_;
+};
+
+/// Until a warpgroup's sums, or those of the cluster's blocks, are there or have been read.
+BLOCKSCALE_DEVICE void sync_exchange(const Work& work, uint32_t warpgroup) {
+  constexpr uint32_t kFirst = 2;  // barriers, one for each warpgroup
+  if (work.p.blocks_k == 1) {
+    ptx::bar_sync(kFirst + warpgroup, 128);
+  } else {
+    ptx::barrier_cluster_arrive();
+    ptx::barrier_cluster_wait();
+  }
+}
+
+/// From D^T's sums to D.
+template <Fp4TilesConfig kConfig>
+class Storer {
+ public:
+  using Sums = typename Multiplier<kConfig>::Sums;
+  static constexpr uint32_t kTurns = static_cast<uint32_t>(kConfig.tokens) / kExchangeTokens;
+
+  BLOCKSCALE_DEVICE Storer(const Work& work, const Shared<kConfig>& shared, uint32_t warp)
+      : work_(work), shared_(shared), warp_(warp) {}
+
+  BLOCKSCALE_DEVICE void operator()(const Sums& sums, const Tile& tile) const {
+    const Fp4TilesParams& p = work_.p;
+    const uint32_t warpgroup = warp_ / 4;
+    const RowSpan span = {tile.end_row, true, tile.group, tile.group};
+    const Store store(p.epilogue, p.map(Fp4TilesMap::d), shared_.results(warp_));
+    BLOCKSCALE_UNROLL
+    for (uint32_t turn = 0; turn < kTurns; ++turn) {
+      give(sums, turn);
+      sync_exchange(work_, warpgroup);
+      if (warp_ % p.blocks_k == work_.rank) {
+        float own[kOwn];
+        take(own);
+        scale(own, tile.group);
+        store(own, span, tile.first_row + turn * kExchangeTokens + warp_ % 4 * 16,
+              tile.n * kTileRows + warpgroup * 64);
+      }
+      sync_exchange(work_, warpgroup);
+    }
+  }
+
+  BLOCKSCALE_DEVICE static void finish() { Store::finish(); }
+
+ private:
+  using Store = TileStore<64, kStoreBytes, 1>;
+  static constexpr int kOwn = 32;  // sums of 16 rows of A and 64 columns of D
+
+  BLOCKSCALE_DEVICE void give(const Sums& sums, uint32_t turn) const {
+    const uint32_t lane = ptx::laneid();
+    const ptx::SharedAddress to = shared_.exchange(warp_ / 4) +
+                                  (lane % 4 * 2 * kSumRowBytes + (warp_ % 4 * 16 + lane / 4) * 4);
+    BLOCKSCALE_UNROLL
+    for (uint32_t i = 0; i < kOwn; ++i) {
+      ptx::st_shared(to + ((i / 4 * 8 + i % 2) * kSumRowBytes + i / 2 % 2 * 32),
+                     sums.get(static_cast<int>(turn * kOwn + i)));
+    }
+  }
+
+  /// As a wgmma accumulator of D has them, added up over the cluster.
+  BLOCKSCALE_DEVICE void take(float (&own)[kOwn]) const {
+    using Two = device::Vector<float, 2>;
+    const uint32_t lane = ptx::laneid();
+    const ptx::SharedAddress from =
+        shared_.exchange(warp_ / 4) +
+        ((warp_ % 4 * 16 + lane / 4) * kSumRowBytes + lane % 4 * 8);
+    const auto place = [&](uint32_t i) {
+      return from + (i / 2 % 2 * 8 * kSumRowBytes + i / 4 * 32);
+    };
+    if (work_.p.blocks_k == 1) {
+      BLOCKSCALE_UNROLL
+      for (uint32_t i = 0; i < kOwn; i += 2) {
+        const Two two = ptx::ld_shared<Two>(place(i));
+        own[i] = two.at[0];
+        own[i + 1] = two.at[1];
+      }
+      return;
+    }
+    BLOCKSCALE_UNROLL
+    for (float& sum : own) sum = 0;
+    BLOCKSCALE_NO_UNROLL
+    for (uint32_t block = 0; block < work_.p.blocks_k; ++block) {
+      BLOCKSCALE_UNROLL
+      for (uint32_t i = 0; i < kOwn; i += 2) {
+        const Two two = ptx::ld_shared_cluster<Two>(ptx::mapa_shared_cluster(place(i), block));
+        own[i] = ptx::add_rn(own[i], two.at[0]);
+        own[i + 1] = ptx::add_rn(own[i + 1], two.at[1]);
+      }
+    }
+  }
+
+  /// What NVFP4's factors have left, and its tensor scale.
+  BLOCKSCALE_DEVICE void scale(float (&own)[kOwn], uint32_t batch) const {
+    if constexpr (!Shared<kConfig>::kIsNvfp4) return;
+    const Fp4TilesParams& p = work_.p;
+    const float tensor_scale =
+        p.tensor_scale == nullptr ? 1.0f
+                                  : ptx::ld_global(p.tensor_scale + batch * p.tensor_scale_stride);
+    BLOCKSCALE_UNROLL
+    for (float& sum : own) sum = ptx::mul_rn(sum, decoding::kUe4m3Left);
+    if (p.tensor_scale_divides) {
+      BLOCKSCALE_UNROLL
+      for (float& sum : own) sum = ptx::div_rn(sum, tensor_scale);
+    } else {
+      BLOCKSCALE_UNROLL
+      for (float& sum : own) sum = ptx::mul_rn(sum, tensor_scale);
+    }
+  }
+
+  const Work& work_;
+  const Shared<kConfig>& shared_;
+  uint32_t warp_;
+};
+
+template <Fp4TilesConfig kConfig>
+BLOCKSCALE_DEVICE void load(const Work& work, const Shared<kConfig>& shared, uint32_t warp) {
+  Loader<kConfig>(work, shared, warp).run();
+  if (work.p.blocks_k == 1) return;
+  // The cluster, whose barrier is of all threads, has one tile.
+  ptx::bar_warp_sync(ptx::kFullMask);
+  BLOCKSCALE_NO_UNROLL
+  for (uint32_t i = 0; i < 2 * Storer<kConfig>::kTurns; ++i) {
+    ptx::barrier_cluster_arrive();
+    ptx::barrier_cluster_wait();
+  }
+}
+
+template <Fp4TilesConfig kConfig>
+BLOCKSCALE_DEVICE void multiply(const Work& work, const Shared<kConfig>& shared, uint32_t warp) {
+  const Fp4TilesParams& p = work.p;
+  Multiplier<kConfig> multiplier(shared, warp);
+  const Storer<kConfig> store(work, shared, warp);
+  BLOCKSCALE_NO_UNROLL
+  for (uint32_t index = work.first; index < p.order.tiles; index += work.step) {
+    typename Multiplier<kConfig>::Sums sums;
+    const Tile tile = p.order.tile<static_cast<uint32_t>(kConfig.tokens)>(index);
+    multiplier.multiply(work.k_end - work.k_begin, tile.end_row - tile.first_row, sums);
+    store(sums, tile);
+  }
+  store.finish();
+}
+
+}  // namespace fp4_tiles
+
+template <Fp4TilesConfig kConfig>
+BLOCKSCALE_DEVICE void fp4_tiles_kernel(const Fp4TilesParams& p) {
+  using namespace fp4_tiles;
+  const Shared<kConfig> shared(p.stages);
+  const Work work(p);
+  const uint32_t warp = device::warp_index();
+  if (warp == 0) {
+    if (ptx::elect_sync()) {
+      shared.ring.template init<kFp4TilesMostStages>(1 + kLoadWarps, kMathWarps);
+      ptx::fence_mbarrier_init();
+      shared.accept_rows_outside(p.a_bytes);
+    }
+    ptx::bar_warp_sync(ptx::kFullMask);
+  }
+  ptx::barrier_sync_all();
+  ptx::griddepcontrol_wait();
+  ptx::griddepcontrol_launch_dependents();
+  if (warp < 4) {
+    ptx::setmaxnreg_dec<loader_registers(kConfig)>();
+    load(work, shared, warp);
+  } else {
+    ptx::setmaxnreg_inc<math_registers(kConfig)>();
+    multiply(work, shared, warp - 4);
+  }
+}
+
+}  // namespace blockscale

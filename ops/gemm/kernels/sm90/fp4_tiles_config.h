@@ -1,0 +1,108 @@
+// The kernels of products of many rows of A, in bf16 or f16, with weights in FP4: what each is
+// compiled for, and how it divides shared memory. Shapes, strides, layouts of scales, D's type,
+// what the epilogue does, stages and how K is divided are run-time values.
+#pragma once
+
+#include "core/recipe.h"
+#include "ops/gemm/kernels/params.h"
+
+namespace blockscale {
+
+struct Fp4TilesConfig {
+  Recipe b = Recipe::nvfp4;    // or mxfp4
+  Format form = Format::bf16;  // A's elements, and what B's become
+  int tokens = 256;            // rows of A in a tile: wgmma's columns
+
+  friend BLOCKSCALE_HD constexpr bool operator==(const Fp4TilesConfig&,
+                                                 const Fp4TilesConfig&) = default;
+};
+
+namespace fp4_tiles {
+
+/// Two warpgroups multiply 64 rows of B each, wgmma's rows; a third one loads.
+inline constexpr uint32_t kMathWarps = 8;
+inline constexpr uint32_t kThreads = 128 + 32 * kMathWarps;
+
+/// Scales of a row in a stage: of NVFP4 four factors, of MX two, and two scales in f32.
+inline constexpr uint32_t kRowWords = 4;
+inline constexpr uint32_t kTileRows = 128;  // of B
+inline constexpr uint32_t kLoadWarps = 4;   // with scales of 32 of them each
+
+/// K of a stage: four instructions of 16, and pieces of 32, with which K ends.
+inline constexpr uint32_t kStageK = 64;
+inline constexpr uint32_t kPieceK = 32;
+inline constexpr uint32_t kRowBytesA = kStageK * 2;  // as tensor copies swizzle them
+inline constexpr uint32_t kRowBytesB = kStageK / 2;
+
+/// Where sums are exchanged: rows of A so many at a time, as a TileStore takes them by warps of 16.
+inline constexpr uint32_t kExchangeTokens = 64;
+inline constexpr uint32_t kSumRowBytes = (64 + 4) * 4;  // for stores without conflicts
+inline constexpr uint32_t kStoreBytes = 128;            // of a row of D, in a warp's buffer
+
+inline constexpr uint32_t kMostBlocksK = 8;  // that divide K: blocks of a cluster
+
+}  // namespace fp4_tiles
+
+/// Blocks that one multiprocessor's registers hold, and registers as in fp8_config.h.
+BLOCKSCALE_HD constexpr int blocks_per_multiprocessor(const Fp4TilesConfig& c) {
+  return c.tokens == 64 ? 2 : 1;
+}
+BLOCKSCALE_HD constexpr int math_registers(const Fp4TilesConfig& c) {
+  return c.tokens == 64 ? 104 : 232;
+}
+BLOCKSCALE_HD constexpr int loader_registers(const Fp4TilesConfig& c) {
+  return c.tokens == 64 ? 32 : 40;
+}
+
+/// Stages at most. Their mbarriers lie first in shared memory, then words that say whether their
+/// scales have factors.
+inline constexpr uint32_t kFp4TilesMostStages = 12;
+
+/// Where everything else lies in shared memory, in bytes from its start: the stages' scales, their
+/// operands (rows of A, then codes of B), warps' buffers of results, and warpgroups' exchanges of
+/// sums.
+struct Fp4TilesMemory {
+  static constexpr uint32_t kHaveFactors = kFp4TilesMostStages * 16;
+  static constexpr uint32_t kScales = 512;
+
+  uint32_t operands;
+  uint32_t stage_bytes;
+  uint32_t b_offset;  // in a stage
+  uint32_t results;
+  uint32_t exchange;
+  uint32_t total;
+};
+static_assert(Fp4TilesMemory::kHaveFactors + kFp4TilesMostStages * fp4_tiles::kTileRows / 32 * 4 <=
+              Fp4TilesMemory::kScales);
+
+BLOCKSCALE_HD constexpr Fp4TilesMemory memory_of(const Fp4TilesConfig& c, uint32_t stages) {
+  using namespace fp4_tiles;
+  Fp4TilesMemory m{};
+  m.operands = (Fp4TilesMemory::kScales + stages * kTileRows * kRowWords * 4 + 1023) / 1024 * 1024;
+  m.b_offset = static_cast<uint32_t>(c.tokens) * kRowBytesA;
+  m.stage_bytes = m.b_offset + kTileRows * kRowBytesB;
+  m.results = m.operands + stages * m.stage_bytes;
+  m.exchange = m.results + kMathWarps * 16 * kStoreBytes;
+  m.total = m.exchange + kMathWarps / 4 * kExchangeTokens * kSumRowBytes;
+  return m;
+}
+
+inline constexpr struct Fp4TilesKernelList {
+  static constexpr int kCount = 12;
+
+  BLOCKSCALE_HD constexpr Fp4TilesConfig operator[](int i) const {
+    return {.b = i / 6 == 0 ? Recipe::nvfp4 : Recipe::mxfp4,
+            .form = i / 3 % 2 == 0 ? Format::bf16 : Format::f16,
+            .tokens = 64 << i % 3};
+  }
+  /// The number of a kernel; -1 if there is none.
+  BLOCKSCALE_HD constexpr int find(Recipe a, Recipe b, int tokens) const {
+    for (int i = 0; i < kCount; ++i) {
+      const Fp4TilesConfig c = (*this)[i];
+      if (c.b == b && plain_recipe(c.form) == a && c.tokens == tokens) return i;
+    }
+    return -1;
+  }
+} kFp4TilesKernels;
+
+}  // namespace blockscale

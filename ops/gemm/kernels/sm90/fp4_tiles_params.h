@@ -1,0 +1,42 @@
+// What the kernels of fp4_tiles_config.h are launched with.
+#pragma once
+
+#include "core/divisor.h"
+#include "core/tensor_map.h"
+#include "device/epilogue/linear.h"
+#include "device/scheduler/dense_order.h"
+#include "ops/gemm/kernels/params.h"
+#include "ops/gemm/kernels/sm90/fp4_tiles_config.h"
+
+namespace blockscale {
+
+/// The tensor maps of a launch. [batch, rows, bytes of k] of A, in boxes of kRowBytesA and a tile's
+/// rows, and of B, in boxes of kRowBytesB; D, where it is stored by TMA, in boxes of 16 rows of
+/// kStoreBytes.
+enum class Fp4TilesMap : uint32_t { a, b, d };
+inline constexpr uint32_t kFp4TilesMaps = 3;
+
+struct alignas(64) Fp4TilesParams {
+  TensorMap maps[kFp4TilesMaps];
+
+  BLOCKSCALE_HD const TensorMap* map(Fp4TilesMap which) const {
+    return maps + static_cast<uint32_t>(which);
+  }
+
+  /// Of B, as few rows take them (fp4_params.h).
+  GemmScales scales;
+  const float* tensor_scale = nullptr;  // of B; null: 1
+  int64_t tensor_scale_stride = 0;      // between matrices
+  bool tensor_scale_divides = false;
+  bool a_batched = false, b_batched = false;
+  LinearEpilogue epilogue;
+  DenseOrder order;         // tile rows are a tile's of A
+  uint32_t pieces = 0;      // of a row of B: K is as many times kPieceK
+  uint32_t k_stages = 0;    // of kStageK, the last may be ragged
+  uint32_t blocks_k = 1;    // of a cluster, which divide K
+  uint32_t block_stages = 0;  // of each of them, but the last ones
+  uint32_t stages = 0;      // of shared memory
+  uint32_t a_bytes = 0;     // copied to a stage: of a tile's rows, or of all if they are fewer
+};
+
+}  // namespace blockscale

@@ -1,0 +1,216 @@
+// The kernels of many rows with weights in FP4, in the emulator: every pair, layout, scale, edge
+// and epilogue against the float64 reference, under random schedules.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "device/emulator/emulator.h"
+#include "ops/gemm/cuda/sm90/fp4_tiles_plan.h"
+#include "ops/gemm/test/emulation.h"
+#include "ops/gemm/test/plain_emulation.h"
+#include "ops/gemm/test/plain_problem.h"
+#include "tests/chip.h"
+
+namespace blockscale {
+namespace {
+
+using gemm_detail::Fp4TilesDivision;
+using gemm_detail::Fp4TilesPlan;
+using test::for_each_fp4_pair;
+using test::InputFamily;
+using test::PlainOperands;
+using test::PlainProblem;
+using test::problem_of;
+
+using Change = std::function<void(Fp4TilesParams&)>;
+
+/// Runs a problem, whose launch `change` may spoil. False if the emulator has something to report.
+bool run(PlainOperands& operands, const emulator::Options& options,
+         std::optional<Fp4TilesDivision> division = std::nullopt, const Change& change = nullptr) {
+  const GemmArguments x = gemm_detail::validated(operands.arguments(), {});
+  std::optional<Fp4TilesPlan> plan =
+      gemm_detail::plan_fp4_tiles(x, test::chip_of(2), division);
+  if (!plan) {
+    ADD_FAILURE() << "no kernel of many rows";
+    return false;
+  }
+  gemm_detail::resolve_tensor_maps(plan->maps, emulator::encode_tensor_map, plan->params);
+  if (change) change(plan->params);
+  const auto kernel = static_cast<std::size_t>(plan->kernel);
+  const emulator::Report report = emulator::launch(
+      plan->shape, test::buffers_of(operands), emulator::compiled_for(plan->architecture, options),
+      [&] { test::run_kernel(kernel, plan->params); });
+  EXPECT_TRUE(report.ok()) << plan->str() << report.text();
+  EXPECT_TRUE(operands.d().is_poison_intact());
+  return report.ok();
+}
+
+/// The usual error of these kernels, though the emulator sums products exactly.
+gemm_detail::ErrorLimit limit_of(const PlainProblem& p) {
+  return p.exact ? gemm_detail::ErrorLimit{}
+                 : gemm_detail::usual_error(gemm_detail::GemmPath::sm90_fp4_tiles);
+}
+
+void check(const PlainProblem& p, const emulator::Options& options = emulator::in_order(),
+           std::optional<Fp4TilesDivision> division = std::nullopt) {
+  SCOPED_TRACE(p.str());
+  PlainOperands operands(p);
+  if (!run(operands, options, division)) return;
+  EXPECT_LE(test::compare(operands.arguments(), limit_of(p)).largest_share, 1);
+}
+
+TEST(EmulatedFp4Tiles, EveryPairLayoutAndTile) {
+  std::uint64_t seed = 1;
+  for_each_fp4_pair([&](Recipe a, Recipe b) {
+    for (const ScaleLayout layout : {ScaleLayout::row_major, ScaleLayout::swizzled_128x4,
+                                     ScaleLayout::swizzled_8x4}) {
+      for (const int tokens : {64, 128, 256}) {
+        PlainProblem p = problem_of(a, b, tokens == 128 ? 150 : 40, 136, 352);
+        p.b_layout = layout;
+        check(p, emulator::random_order(seed++), Fp4TilesDivision{tokens, 1});
+      }
+    }
+  });
+}
+
+/// Sums that are exact: nothing but D's own rounding is allowed.
+TEST(EmulatedFp4Tiles, ExactSums) {
+  for_each_fp4_pair([](Recipe a, Recipe b) {
+    for (const int tokens : {64, 256}) {
+      PlainProblem p = problem_of(a, b, 70, 200, 480);
+      p.exact = true;
+      check(p, emulator::in_order(), Fp4TilesDivision{tokens, 1});
+    }
+  });
+}
+
+TEST(EmulatedFp4Tiles, EdgesOfRowsColumnsAndK) {
+  for (const std::int64_t m : {1, 17, 64, 65}) {
+    for (const std::int64_t n : {1, 8, 129}) {
+      for (const std::int64_t k : {32, 64, 96}) {
+        check(problem_of(Recipe::bf16, Recipe::nvfp4, m, n, k));
+        check(problem_of(Recipe::f16, Recipe::mxfp4, m, n, k));
+      }
+    }
+  }
+}
+
+/// Blocks of a cluster that divide K, evenly or not, or have none of it.
+TEST(EmulatedFp4Tiles, Divisions) {
+  std::uint64_t seed = 1;
+  for (const auto& [tokens, blocks, k] : {std::tuple{64, 2u, 192},
+                                          {64, 4u, 736},
+                                          {64, 8u, 320},
+                                          {128, 2u, 224},
+                                          {256, 4u, 96}}) {
+    const Fp4TilesDivision division = {tokens, blocks};
+    check(problem_of(Recipe::bf16, Recipe::nvfp4, 70, 130, k), emulator::random_order(seed++),
+          division);
+    check(problem_of(Recipe::f16, Recipe::mxfp4, 33, 40, k), emulator::random_order(seed++),
+          division);
+  }
+}
+
+TEST(EmulatedFp4Tiles, EveryScale) {
+  for_each_fp4_pair([](Recipe a, Recipe b) {
+    test::check_every_scale(
+        a, b, [](PlainOperands& operands) { return run(operands, emulator::in_order()); });
+  });
+}
+
+/// Scales that have no factors, in some stages or in all, of products of other ones between.
+TEST(EmulatedFp4Tiles, ScalesFarApart) {
+  for (const Recipe a : {Recipe::bf16, Recipe::f16}) {
+    for (const std::uint32_t other : {0u, 103u, 104u, 128u, 129u, 150u}) {
+      for (const std::int64_t every : {1, 5, 9}) {
+        PlainProblem p = problem_of(a, Recipe::mxfp4, 20, 36, 544);
+        p.family = InputFamily::normal;
+        PlainOperands operands(p);
+        for (std::int64_t block = 0; block < p.k / 32; block += every) {
+          operands.b().set_scale(block % p.n, block, other);
+        }
+        SCOPED_TRACE(std::to_string(other) + " in every " + std::to_string(every));
+        ASSERT_TRUE(run(operands, emulator::random_order(4),
+                        Fp4TilesDivision{every == 5 ? 256 : 64, 1}));
+        EXPECT_LE(test::compare(operands.arguments(), limit_of(p)).largest_share, 1);
+      }
+    }
+  }
+}
+
+TEST(EmulatedFp4Tiles, Epilogues) {
+  test::for_each_epilogue(40, [](PlainProblem p) {
+    p.m = 70;
+    p.k = 224;
+    check(p);
+    p.a = Recipe::f16;
+    p.b = Recipe::mxfp4;
+    p.m = 20;
+    check(p);
+  });
+}
+
+TEST(EmulatedFp4Tiles, RowsFarApart) {
+  for_each_fp4_pair([](Recipe a, Recipe b) {
+    PlainProblem p = problem_of(a, b, 67, 50, 320);
+    p.extra_bytes = 48;
+    p.batch = 3;
+    check(p);
+  });
+}
+
+/// A row's bits do not depend on the others, nor on the tile that it is in.
+TEST(EmulatedFp4Tiles, RowsDoNotDependOnTheOthers) {
+  for (const Recipe b : {Recipe::nvfp4, Recipe::mxfp4}) {
+    PlainProblem p = problem_of(Recipe::bf16, b, 90, 30, 224);
+    p.family = InputFamily::normal;
+    p.batch_invariant = true;
+    PlainOperands all(p);
+    ASSERT_TRUE(run(all, emulator::in_order(), Fp4TilesDivision{256, 1}));
+    for (const std::int64_t m : {1, 40}) {
+      PlainOperands some(p);
+      some.set_rows(m);
+      ASSERT_TRUE(run(some, emulator::random_order(9)));
+      EXPECT_TRUE(std::equal(some.d().bytes().begin(),
+                             some.d().bytes().begin() + test::TestMatrix::kGuard + m * p.n * 4,
+                             all.d().bytes().begin()));
+    }
+  }
+}
+
+/// What a kernel that is wrong in one place gives.
+TEST(EmulatedFp4Tiles, MutantsAreRejected) {
+  struct Mutant {
+    const char* name;
+    Change change;
+  };
+  const Mutant mutants[] = {
+      {"a stage of K is left out", [](Fp4TilesParams& p) { --p.k_stages, --p.block_stages; }},
+      {"stages have the scales of others", [](Fp4TilesParams& p) { p.scales.k_stride_4 = 0; }},
+      {"a row has another one's scales", [](Fp4TilesParams& p) { p.scales.row_stride = 0; }},
+      {"a tensor scale is inverted",
+       [](Fp4TilesParams& p) {
+         if (p.tensor_scale == nullptr) p.epilogue.alpha = 1.01f, p.epilogue.keeps_sums = false;
+         p.tensor_scale_divides = !p.tensor_scale_divides;
+       }},
+  };
+  for (const Mutant& mutant : mutants) {
+    for_each_fp4_pair([&](Recipe a, Recipe b) {
+      PlainProblem p = problem_of(a, b, 20, 18, 512);
+      p.family = InputFamily::normal;
+      SCOPED_TRACE(mutant.name + (" " + p.str()));
+      PlainOperands operands(p);
+      ASSERT_TRUE(run(operands, emulator::in_order(), std::nullopt, mutant.change));
+      EXPECT_GT(test::compare(operands.arguments(), limit_of(p)).violations, p.m * p.n / 2);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace blockscale

@@ -1,0 +1,160 @@
+// The kernels of many rows with weights in FP4 on a GPU: every pair, layout, tile, division and
+// epilogue against the float64 reference and its committed bound, and bit for bit from run to run.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <vector>
+
+#include "blockscale/cuda.h"
+#include "ops/gemm/cuda/launch.h"
+#include "ops/gemm/test/plain_on_device.h"
+#include "ops/gemm/test/plain_problem.h"
+#include "tests/gpu.h"
+
+namespace blockscale {
+namespace {
+
+using gemm_detail::Fp4TilesDivision;
+using gemm_detail::GemmPath;
+using test::for_each_fp4_pair;
+using test::InputFamily;
+using test::OnDevice;
+using test::PlainProblem;
+using test::problem_of;
+
+class CudaGpuFp4Tiles : public test::OnHopper {};
+
+double share_of(const OnDevice& problem, const PlainProblem& p) {
+  const gemm_detail::ErrorLimit limit =
+      p.exact ? gemm_detail::ErrorLimit{} : gemm_detail::usual_error(GemmPath::sm90_fp4_tiles);
+  return test::compare(problem.on_host(), limit).largest_share;
+}
+
+/// The largest error, as a part of what is allowed, of a fresh product by the door.
+double by_door(OnDevice& problem, const PlainProblem& p) {
+  const GemmArguments x = gemm_detail::validated(problem.arguments(), {});
+  EXPECT_EQ(gemm_detail::plan_product(x, cuda::default_chip()).path(), GemmPath::sm90_fp4_tiles);
+  problem.multiply([&](const cuda::Execution& on) { cuda::gemm(problem.arguments(), on); });
+  return share_of(problem, p);
+}
+
+void check(const PlainProblem& p) {
+  OnDevice problem(p);
+  EXPECT_LE(by_door(problem, p), 1) << p.str();
+}
+
+void check(const PlainProblem& p, const Fp4TilesDivision& division) {
+  OnDevice problem(p);
+  problem.multiply([&](const cuda::Execution& on) {
+    gemm_detail::launch_fp4_gemm(problem.arguments(), division, on);
+  });
+  EXPECT_LE(share_of(problem, p), 1)
+      << p.str() << " " << division.tokens << " " << division.blocks_k;
+}
+
+TEST_F(CudaGpuFp4Tiles, EveryPairLayoutAndTile) {
+  for_each_fp4_pair([](Recipe a, Recipe b) {
+    for (const ScaleLayout layout : {ScaleLayout::row_major, ScaleLayout::swizzled_128x4,
+                                     ScaleLayout::swizzled_8x4}) {
+      for (const int tokens : {64, 128, 256}) {
+        for (const std::int64_t m : {17, 64, 300}) {
+          for (const std::int64_t n : {1, 130, 640}) {
+            PlainProblem p = problem_of(a, b, m, n, 32 * (1 + m % 13 * 5));
+            p.b_layout = layout;
+            check(p, Fp4TilesDivision{tokens, 1});
+          }
+        }
+      }
+    }
+  });
+}
+
+/// Integers and powers of two, whose sums are exact: nothing but D's own rounding is allowed.
+TEST_F(CudaGpuFp4Tiles, ExactSums) {
+  for_each_fp4_pair([](Recipe a, Recipe b) {
+    for (const std::int64_t m : {20, 200, 1000}) {
+      for (const std::int64_t k : {256, 2048}) {
+        PlainProblem p = problem_of(a, b, m, 300, k);
+        p.exact = true;
+        check(p);
+      }
+    }
+  });
+}
+
+TEST_F(CudaGpuFp4Tiles, Divisions) {
+  for_each_fp4_pair([](Recipe a, Recipe b) {
+    for (const int tokens : {64, 128, 256}) {
+      for (const std::uint32_t blocks : {2u, 4u, 8u}) {
+        check(problem_of(a, b, 50, 520, 3104), Fp4TilesDivision{tokens, blocks});
+      }
+    }
+  });
+}
+
+/// Several tiles a block, one after the other.
+TEST_F(CudaGpuFp4Tiles, ManyTiles) {
+  for_each_fp4_pair([](Recipe a, Recipe b) {
+    for (const int tokens : {64, 256}) {
+      PlainProblem p = problem_of(a, b, 1100, 6000, 416);
+      check(p, Fp4TilesDivision{tokens, 1});
+    }
+  });
+}
+
+TEST_F(CudaGpuFp4Tiles, ScalesFarApart) {
+  for (const Recipe a : {Recipe::bf16, Recipe::f16}) {
+    for (const float scale : {1.0f}) {
+      PlainProblem p = problem_of(a, Recipe::mxfp4, 150, 260, 1056);
+      p.family = InputFamily::adversarial;
+      p.alpha = scale;
+      for (const int tokens : {64, 128, 256}) check(p, Fp4TilesDivision{tokens, 1});
+    }
+  }
+}
+
+TEST_F(CudaGpuFp4Tiles, Epilogues) {
+  test::for_each_epilogue(392, [](PlainProblem p) {
+    for (const std::int64_t m : {33, 270}) {
+      p.m = m;
+      p.k = 544;
+      p.a = Recipe::bf16;
+      p.b = Recipe::nvfp4;
+      check(p);
+      p.a = Recipe::f16;
+      p.b = Recipe::mxfp4;
+      check(p);
+    }
+  });
+}
+
+TEST_F(CudaGpuFp4Tiles, SameBitsFromRunToRun) {
+  for_each_fp4_pair([](Recipe a, Recipe b) {
+    for (const std::int64_t m : {40, 500}) {
+      PlainProblem p = problem_of(a, b, m, 1000, 1504);
+      OnDevice problem(p);
+      test::expect_same_bits(problem, [&] { return by_door(problem, p); });
+    }
+  });
+}
+
+/// Long sums of one sign, of which each instruction cuts a little: the largest error as a part of
+/// what is usual is printed.
+TEST_F(CudaGpuFp4Tiles, LongSums) {
+  double largest = 0;
+  for_each_fp4_pair([&](Recipe a, Recipe b) {
+    for (const InputFamily family : {InputFamily::normal, InputFamily::positive}) {
+      PlainProblem p = problem_of(a, b, 130, 260, 16384);
+      p.family = family;
+      OnDevice problem(p);
+      const double share = by_door(problem, p);
+      EXPECT_LE(share, 1) << p.str();
+      largest = share > largest ? share : largest;
+    }
+  });
+  std::printf("largest part of the usual error: %.3f\n", largest);
+}
+
+}  // namespace
+}  // namespace blockscale
