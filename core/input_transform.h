@@ -12,11 +12,12 @@ enum class InputTransform : uint8_t {
   identity,   // y = x
   gelu_tanh,  // y = x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2
   gelu_erf,   // y = x (1 + erf(x / sqrt 2)) / 2
+  silu,       // y = x sigmoid(x)
   swiglu,     // y = gate sigmoid(gate) up; x holds gate and up, twice the columns of y
   modulate,   // y = x (1 + scale) + shift, where groups of rows have a scale and a shift each
   rms_norm,   // y = x / sqrt(mean of x^2 along the row + epsilon) weight
 };
-inline constexpr int kInputTransformCount = 6;
+inline constexpr int kInputTransformCount = 7;
 
 BLOCKSCALE_HD constexpr bool is_gelu(InputTransform transform) {
   return transform == InputTransform::gelu_tanh || transform == InputTransform::gelu_erf;
@@ -24,7 +25,7 @@ BLOCKSCALE_HD constexpr bool is_gelu(InputTransform transform) {
 
 /// Names, in the order of InputTransform.
 BLOCKSCALE_TABLE const char* kInputTransformNames[kInputTransformCount] = {
-    "identity", "gelu_tanh", "gelu_erf", "swiglu", "modulate", "rms_norm"};
+    "identity", "gelu_tanh", "gelu_erf", "silu", "swiglu", "modulate", "rms_norm"};
 
 /// Which of swiglu's operands comes first.
 enum class GateOrder : uint8_t { gate_first, up_first };

@@ -51,6 +51,7 @@ InputArgument input_argument(nb::handle transform, const Place& place) {
     case InputTransform::identity: break;
     case InputTransform::gelu_tanh: result.input = Gelu{GeluForm::tanh}; break;
     case InputTransform::gelu_erf: result.input = Gelu{GeluForm::erf}; break;
+    case InputTransform::silu: result.input = Silu{}; break;
     case InputTransform::swiglu: result.input = swiglu_argument(t); break;
     case InputTransform::modulate:
       result.input = Modulate{operand("transform.scale", t[3], result.scale),

@@ -34,7 +34,7 @@ OPERATION_INCLUDES = [
     ("ops/common/cuda/kernel_list.cpp", "ops/", re.compile(r"/cuda/[a-z_]+\.h$")),
     # Results that are quantized: a quantizer's checks and parameters, or its launches.
     ("ops/gemm/", "ops/quantize/", re.compile(r"/(validate|cuda/(params|plan|kernel_sets))\.h$")),
-    # GELU and SwiGLU before a plain result on the CPU: a quantizer's transform of a row.
+    # GELU, SiLU and SwiGLU before a plain result on the CPU: a quantizer's transform of a row.
     ("ops/gemm/cpu/transform.cpp", "ops/quantize/", re.compile(r"/cpu/steps\.h$")),
     # Products of groups of rows: the dense product's arguments, kernels and models.
     (

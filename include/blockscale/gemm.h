@@ -14,8 +14,8 @@ namespace blockscale {
 struct QuantizedResult {
   /// [M, N], with Swiglu [M, N / 2], in fp8_1x128 (with any kind of scale), mxfp8_e4m3 or nvfp4.
   MutableScaledTensorView out;
-  /// The input is Identity, Gelu or Swiglu, whose x is D: B's rows are gates and ups. nvfp4 is
-  /// given its tensor scale. `threads` is not looked at.
+  /// The input is Identity, Gelu, Silu or Swiglu, whose x is D: B's rows are gates and ups. nvfp4
+  /// is given its tensor scale. `threads` is not looked at.
   QuantizeOptions options = {};
 };
 
@@ -36,9 +36,9 @@ struct GemmArguments {
   /// [N], a factor of each column, bias in it, but not C; null: 1. Not with `quantized`.
   const void* gate = nullptr;
   Format gate_dtype = Format::f32;
-  /// Identity, Gelu or Swiglu of all that in f32, before it is rounded to d's dtype; B's rows are
-  /// gates and ups, as columns of Swiglu's x are. Not with `quantized`, whose options have
-  /// an input of their own.
+  /// Identity, Gelu, Silu or Swiglu of all that in f32, before it is rounded to d's dtype; B's rows
+  /// are gates and ups, as columns of Swiglu's x are. Not with `quantized`, whose options have an
+  /// input of their own.
   QuantizeInput transform = {};
   /// The bits of a row of D depend neither on M nor on the other rows of A. May cost time.
   bool batch_invariant = false;

@@ -47,7 +47,7 @@ struct GroupedGemmArguments {
   /// bytes.
   bool adds = false;
 
-  /// Identity, Gelu or Swiglu of all that in f32, before it is rounded to d's dtype.
+  /// Identity, Gelu, Silu or Swiglu of all that in f32, before it is rounded to d's dtype.
   QuantizeInput transform = {};
   /// Rows that a group is expected to have, for the choice of tiles on a GPU: whatever it is, D is
   /// right. 0: as many as if groups shared all rows out. With masked groups most have fewer.

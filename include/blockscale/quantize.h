@@ -45,6 +45,9 @@ struct Gelu {
   GeluForm form = GeluForm::tanh;
 };
 
+/// y = x / (1 + e^-x), SwiGLU without ups.
+struct Silu {};
+
 /// y = g / (1 + e^(-alpha g)) (u + up_shift), where g = min(gate, limit) and u is up clamped to
 /// [-limit, limit]; NaN stays NaN. As it is here: gate / (1 + e^-gate) up. gpt-oss has a limit of
 /// 7, an alpha of 1.702 and a shift of 1. x [rows, 2K] holds gate and up, y is [rows, K]. Runs of
@@ -79,7 +82,7 @@ struct RmsNorm {
 /// What is made of x on its way to the quantizer, in the same pass: y, in f32, and not rounded to a
 /// narrower type before (docs/numerics.md, "Fused inputs"). In CUDA calls the matrices lie on the
 /// device. Errors name a field as "options.input.weight". Trivially copyable.
-using QuantizeInput = std::variant<Identity, Gelu, Swiglu, Modulate, RmsNorm>;
+using QuantizeInput = std::variant<Identity, Gelu, Silu, Swiglu, Modulate, RmsNorm>;
 
 struct QuantizeOptions {
   MxScaleMode mx_scale_mode = MxScaleMode::ceil;

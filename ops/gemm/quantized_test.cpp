@@ -63,8 +63,8 @@ TEST_F(QuantizedGemm, IsQuantizeOfF32) {
     const bool bytes = format_traits(recipe_traits(recipe).scale).bits == 8;
     const ScaleLayout layout = bytes ? ScaleLayout::swizzled_128x4 : ScaleLayout::mn_major;
     for (const QuantizeInput& input :
-         {QuantizeInput{Identity{}}, QuantizeInput{Gelu{}}, QuantizeInput{Swiglu{}},
-          QuantizeInput{Swiglu{GateOrder::gate_first, 1, 7, 1.702f, 1}}}) {
+         {QuantizeInput{Identity{}}, QuantizeInput{Gelu{}}, QuantizeInput{Silu{}},
+          QuantizeInput{Swiglu{}}, QuantizeInput{Swiglu{GateOrder::gate_first, 1, 7, 1.702f, 1}}}) {
       const std::int64_t columns = std::holds_alternative<Swiglu>(input) ? kN / 2 : kN;
       ScaledTensor result = result_of(recipe, columns, layout);
       ScaledTensor expected = result_of(recipe, columns, layout);

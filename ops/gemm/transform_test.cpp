@@ -151,7 +151,8 @@ TEST_F(TransformOfGemm, RefusesWithTheArgumentsName) {
   x_.d = wide.view();
   refuses(kInvalid, "transform.form", "is 9");
   x_.transform = RmsNorm{};
-  refuses(ErrorCode::unsupported, "transform", "is rms_norm, must be Identity, Gelu or Swiglu");
+  refuses(ErrorCode::unsupported, "transform",
+          "is rms_norm, must be Identity, Gelu, Silu or Swiglu");
   x_.transform = Swiglu{};
   x_.d = half.view();
   x_.d.data = const_cast<void*>(x_.c.data);
@@ -191,6 +192,16 @@ TEST(TransformOfCudaGemm, FollowsTheProductInF32) {
     x.d = gated.view();
     x.transform = Swiglu{};
     EXPECT_THAT(cuda::describe_gemm(x, chip), testing::HasSubstr(", then swiglu: 8 runs"));
+    x.d = d.view();
+    x.transform = Silu{};
+    EXPECT_THAT(cuda::describe_gemm(x, chip), testing::HasSubstr(", then silu: 8 runs"));
+    x.transform = Identity{};
+    ScaledTensor out(Recipe::mxfp8_e4m3, 8, 128);
+    x.quantized = {out.view(), {}};
+    x.quantized->options.input = Silu{};
+    EXPECT_THAT(cuda::describe_gemm(x, chip),
+                testing::HasSubstr("D in f32 in the workspace, then "
+                                   "quantize_blocks_mx_e4m3_32_f32_swiglu: "));
   }
 }
 

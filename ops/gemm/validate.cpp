@@ -162,7 +162,7 @@ void check_kind(const char* argument, const QuantizeInput& transform) {
     return;
   }
   throw Error(ErrorCode::unsupported, argument,
-              std::string("is ") + name_of(transform) + ", must be Identity, Gelu or Swiglu");
+              std::string("is ") + name_of(transform) + ", must be Identity, Gelu, Silu or Swiglu");
 }
 
 /// Epilogues hold what one scale is for: a part of a row.
@@ -211,6 +211,7 @@ std::int64_t numbers_before_transform(const GemmArguments& x) {
 GemmArguments before_transform(const GemmArguments& x, float* numbers) {
   GemmArguments product = x;
   product.transform = Identity{};
+  product.quantized.reset();
   product.d = {numbers, Format::f32, x.d.rows, x.b.rows, x.b.rows};
   product.d.batch = x.d.batch;
   product.d.batch_stride = x.d.rows * x.b.rows;
@@ -260,7 +261,7 @@ void check_transform(const GemmArguments& x) {
                           ", must be Identity with `quantized`, whose options have an input");
   }
   check_kind("transform", x.transform);
-  if (std::holds_alternative<Gelu>(x.transform)) {
+  if (!std::holds_alternative<Swiglu>(x.transform)) {
     check_equal("d.columns", x.d.columns, x.b.rows, "the rows of b");
   }
   (void)transform_of_result(x);

@@ -31,8 +31,8 @@ void check_result(const GemmArguments& x, const char* meaning_of_rows);
 /// Whether D is transformed before it is rounded.
 bool is_transformed(const GemmArguments& x);
 
-/// The product of validated arguments without its transform, in f32, where those numbers lie: all
-/// matrices of the batch, one behind the other.
+/// The product of validated arguments without what comes behind it, in f32, where those numbers
+/// lie: all matrices of the batch, one behind the other.
 GemmArguments before_transform(const GemmArguments& validated, float* numbers);
 std::int64_t numbers_before_transform(const GemmArguments& validated);
 

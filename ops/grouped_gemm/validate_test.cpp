@@ -190,7 +190,7 @@ TEST_F(GroupedValidateTest, WhatIsAdded) {
 }
 TEST_F(GroupedValidateTest, Transform) {
   x_.transform = RmsNorm{};
-  expect_unsupported("transform", "is rms_norm, must be Identity, Gelu or Swiglu");
+  expect_unsupported("transform", "is rms_norm, must be Identity, Gelu, Silu or Swiglu");
   x_.transform = Swiglu{};
   expect_invalid("b.rows", "is 128, must be 256");
   x_.d.columns = kN / 2;

@@ -83,6 +83,7 @@ TEST(Moe, EveryTransform) {
     check({.activations = activations, .transform = Identity{}});
     check({.activations = activations, .transform = Gelu{GeluForm::tanh}});
     check({.activations = activations, .transform = Gelu{GeluForm::erf}, .bias = true});
+    check({.activations = activations, .transform = Silu{}});
     check({.activations = activations, .transform = Swiglu{GateOrder::up_first, 0}});
     check({.activations = activations, .transform = Swiglu{GateOrder::up_first, 64}});
     check({.activations = activations, .transform = Swiglu{GateOrder::gate_first, 1}});
@@ -164,7 +165,7 @@ TEST(Moe, SharedExperts) {
   check({.x = Recipe::fp8_1x128, .shared = 2, .shared_inner = 200});
   check({.inner = 80, .shared = 2, .apart = true});
   for (const QuantizeInput& transform : std::initializer_list<QuantizeInput>{
-           Identity{}, Gelu{GeluForm::erf}, Swiglu{GateOrder::up_first, 64},
+           Identity{}, Gelu{GeluForm::erf}, Silu{}, Swiglu{GateOrder::up_first, 64},
            Swiglu{GateOrder::gate_first, 1, 0.7f, 1.702f, 1}}) {
     check({.shared = 1, .transform = transform});
   }

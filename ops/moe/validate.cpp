@@ -139,7 +139,7 @@ void check_shapes(const MoeArguments& x) {
 void check_kind_of_transform(const MoeArguments& x) {
   if (std::holds_alternative<Modulate>(x.transform) ||
       std::holds_alternative<RmsNorm>(x.transform)) {
-    fail_unsupported("transform", "must be Identity, Gelu or Swiglu");
+    fail_unsupported("transform", "must be Identity, Gelu, Silu or Swiglu");
   }
 }
 

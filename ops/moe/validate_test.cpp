@@ -102,7 +102,7 @@ TEST_F(MoeValidateTest, Transforms) {
   x_.transform = Swiglu{GateOrder::gate_first, 7};
   expect_invalid("transform.group", "is 7");
   x_.transform = RmsNorm{};
-  expect_unsupported("transform", "must be Identity, Gelu or Swiglu");
+  expect_unsupported("transform", "must be Identity, Gelu, Silu or Swiglu");
 }
 TEST_F(MoeValidateTest, Recipes) {
   x_.activations = Recipe::nvfp4;

@@ -10,6 +10,7 @@ struct TransformOf {
   InputTransform operator()(const Gelu& gelu) const {
     return gelu.form == GeluForm::tanh ? InputTransform::gelu_tanh : InputTransform::gelu_erf;
   }
+  InputTransform operator()(const Silu&) const { return InputTransform::silu; }
   InputTransform operator()(const Swiglu&) const { return InputTransform::swiglu; }
   InputTransform operator()(const Modulate&) const { return InputTransform::modulate; }
   InputTransform operator()(const RmsNorm&) const { return InputTransform::rms_norm; }
@@ -34,6 +35,7 @@ QuantizeInput input_of(InputTransform transform, const MatrixView& scale, const 
     case InputTransform::identity: return Identity{};
     case InputTransform::gelu_tanh: return Gelu{GeluForm::tanh};
     case InputTransform::gelu_erf: return Gelu{GeluForm::erf};
+    case InputTransform::silu: return Silu{};
     case InputTransform::swiglu: return Swiglu{};
     case InputTransform::modulate: return Modulate{scale, shift};
     case InputTransform::rms_norm: return RmsNorm{weight};

@@ -41,6 +41,10 @@ FusedInput resolved_input(const Gelu& gelu, const MatrixView&, std::int64_t) {
   return {};
 }
 
+FusedInput resolved_input(const Silu&, const MatrixView&, std::int64_t) {
+  return {};
+}
+
 /// The numbers of a swiglu that is not the usual one.
 void set_numbers(const Swiglu& swiglu, FusedInput& result) {
   constexpr float kMostAlpha = 0x1p126f;  // so that its reciprocal is a normal number, too

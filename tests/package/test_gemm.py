@@ -150,7 +150,8 @@ def test_c_and_beta_by_the_short_way() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize(
-    "transform", ["gelu_tanh", "gelu_erf", "swiglu", blockscale.Swiglu(order="up_first", group=1)]
+    "transform",
+    ["gelu_tanh", "gelu_erf", "silu", "swiglu", blockscale.Swiglu(order="up_first", group=1)],
 )
 def test_transform_of_a_plain_result(transform: Any, dtype: str) -> None:
     a, b = normal(3, 64), blockscale.quantize(normal(10, 64, seed=1), "mxfp4")
@@ -165,6 +166,7 @@ def test_transform_of_a_plain_result(transform: Any, dtype: str) -> None:
     expected = {
         "gelu_tanh": x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) / 2,
         "gelu_erf": x * (1 + erf(x / np.sqrt(2))) / 2,
+        "silu": x / (1 + np.exp(-x)),
     }.get(str(transform), gate / (1 + np.exp(-gate)) * up)
     assert str(got.dtype) == dtype and got.shape == expected.shape
     assert np.abs(got.astype(np.float64) - expected).max() <= 2.0**-7 * np.abs(expected).max()
@@ -176,7 +178,7 @@ def test_transform_of_a_plain_result(transform: Any, dtype: str) -> None:
 def test_transforms_that_do_not_follow_a_product() -> None:
     a, b = normal(3, 64), blockscale.quantize(normal(10, 64), "mxfp4")
     norm = blockscale.RmsNorm(np.ones(10, np.float32))
-    with pytest.raises(ValueError, match="transform: is rms_norm, must be Identity, Gelu or Sw"):
+    with pytest.raises(ValueError, match="transform: is rms_norm, must be Identity, Gelu, Silu"):
         blockscale.gemm(a, b, transform=norm)
     with pytest.raises(ValueError, match="transform: is 'relu'"):
         blockscale.gemm(a, b, transform="relu")

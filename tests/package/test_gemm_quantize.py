@@ -57,7 +57,7 @@ def test_writes_into_out() -> None:
             "mxfp8_e4m3",
             {"transform": blockscale.RmsNorm(np.ones(192, np.float32))},
             ValueError,
-            "transform: is rms_norm, must be Identity, Gelu or Swiglu",
+            "transform: is rms_norm, must be Identity, Gelu, Silu or Swiglu",
         ),
     ],
 )

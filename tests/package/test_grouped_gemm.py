@@ -193,7 +193,7 @@ def test_rows_are_added() -> None:
     assert blockscale.grouped_gemm(half, b, OFFSETS, out_rows=5, **options).dtype == np.float32
 
 
-@pytest.mark.parametrize("transform", ["gelu_tanh", "swiglu", blockscale.Swiglu(group=1)])
+@pytest.mark.parametrize("transform", ["gelu_tanh", "silu", "swiglu", blockscale.Swiglu(group=1)])
 @pytest.mark.parametrize("moves", [False, True])
 def test_transforms_are_those_of_gemm(transform: Any, moves: bool) -> None:
     a, b = operands()
@@ -204,7 +204,7 @@ def test_transforms_are_those_of_gemm(transform: Any, moves: bool) -> None:
         d = blockscale.grouped_gemm(a, b, OFFSETS, destinations=to, out_rows=ROWS, **options)[::-1]
     else:
         d = blockscale.grouped_gemm(a, b, OFFSETS, **options)
-    assert d.shape == (ROWS, N if transform == "gelu_tanh" else N // 2)
+    assert d.shape == (ROWS, N if transform in ("gelu_tanh", "silu") else N // 2)
     for g, rows in group_rows():
         if rows.start < rows.stop:
             alone = blockscale.gemm(a[rows], b[g], **(options | {"bias": bias[g]}))
@@ -280,7 +280,7 @@ def test_what_quantized_results_refuse() -> None:
     refuses(ValueError, "scale_mode: given for fp8_1x128", "fp8_1x128", scale_mode="even")
     refuses(ValueError, "recipe: f32 is a plain format", "f32")
     weight = np.ones(64, np.float32)
-    refuses(ValueError, "transform: is rms_norm, must be Identity, Gelu or Swiglu",
+    refuses(ValueError, "transform: is rms_norm, must be Identity, Gelu, Silu or Swiglu",
             transform=blockscale.RmsNorm(weight))  # fmt: skip
     out = blockscale.quantize(np.ones((23, 64), np.float32), "mxfp8_e4m3")
     refuses(ValueError, "out: (shape, recipe, layout) is ((23, 64), 'mxfp8_e4m3'", out=out)

@@ -1,4 +1,5 @@
-// GELU or SwiGLU between a product and its result on the CPU: D in f32 first, then what it becomes.
+// GELU, SiLU or SwiGLU between a product and its result on the CPU: D in f32 first, then what it
+// becomes.
 #pragma once
 
 #include <cstdint>

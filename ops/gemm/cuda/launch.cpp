@@ -196,24 +196,29 @@ bool launch_kept(const KeptPlan* kept, const PlanKey& key, const GemmArguments& 
   return true;
 }
 
-/// A product of validated arguments with a transform: multiply(arguments without it, execution),
-/// then what becomes of its numbers.
+/// Launches what is behind a product.
+void launch_behind(const ProductPlan& plan, const cuda::Execution& execution) {
+  if (plan.transform && plan.transform->is_needed()) launch_plan(*plan.transform, execution);
+  if (plan.quantization) quantize_detail::launch_steps(*plan.quantization, execution);
+}
+
+/// A product of validated arguments whose D is in the workspace first: multiply(arguments of that,
+/// execution), then what becomes of its numbers.
 template <class Multiply>
-void multiply_and_transform(const GemmArguments& x, cuda::CallDevice& device,
-                            const cuda::Execution& execution, const Multiply& multiply) {
+void multiply_to_workspace(const GemmArguments& x, cuda::CallDevice& device,
+                           const cuda::Execution& execution, const Multiply& multiply) {
   const cuda::Chip& chip = device.chip(plain_kernels());
-  const std::int64_t needed = plan_product(x, chip).workspace_bytes;
-  const cuda::Execution with = cuda::with_workspace(execution, needed);
-  cuda::check_workspace(with, needed, device, x);
+  ProductPlan plan = plan_product(x, chip, execution.workspace);
+  const cuda::Execution with = cuda::with_workspace(execution, plan.workspace_bytes);
+  if (with.workspace != execution.workspace) plan = plan_product(x, chip, with.workspace);
+  cuda::check_workspace(with, plan.workspace_bytes, device, x);
   auto* const numbers = static_cast<float*>(with.workspace);
   cuda::Execution rest = with;
   rest.workspace = byte_at(with.workspace, transform_workspace_bytes(x));
   rest.workspace_bytes -= transform_workspace_bytes(x);
-  const TransformPlan plan = plan_transform(x, numbers, chip);
   multiply(before_transform(x, numbers), rest);
-  if (!plan.is_needed()) return;
   const cuda::DeviceScope scope(device.ordinal());
-  launch_plan(plan, with);
+  launch_behind(plan, with);
 }
 
 /// Sets the tensor maps of a launch's parameters.
@@ -225,20 +230,21 @@ void find_tensor_maps(const TensorMapDescriptions& maps, Params& params) {
 }
 
 /// Plans a product by choose(validated arguments, chip), or by itself if that is none, and
-/// launches it. Nothing where D has no element, where a plain kernel serves, and with a transform.
+/// launches it. Nothing where D has no element, where a plain kernel serves, and where launches are
+/// behind the product.
 template <class Choose>
 std::optional<LaunchedPlan> plan_and_launch(const GemmArguments& arguments, const Choose& choose,
                                             const cuda::Execution& execution) {
   const GemmArguments x = validated(arguments, {});
   cuda::CallDevice device = device_of_call(x, execution);
   if (!device.is_known()) return std::nullopt;
-  if (is_transformed(x)) {
-    multiply_and_transform(x, device, execution, [&](const auto& product, const auto& rest) {
+  const cuda::Chip& chip = device.chip(plain_kernels());
+  if (is_in_workspace(x, chip)) {
+    multiply_to_workspace(x, device, execution, [&](const auto& product, const auto& rest) {
       (void)plan_and_launch(product, choose, rest);
     });
     return std::nullopt;
   }
-  const cuda::Chip& chip = device.chip(plain_kernels());
   if (!has_fp8_kernel(x.a.recipe, x.b.recipe, chip)) {
     if (const auto few_rows = plan_fp4_gemm(x, chip)) {
       const cuda::DeviceScope scope(device.ordinal());
@@ -269,9 +275,8 @@ std::optional<LaunchedPlan> plan_and_launch(const GemmArguments& arguments, cons
 
 /// describe_gemm of validated arguments.
 std::string text_of_plan(const GemmArguments& x, const cuda::Chip& chip) {
-  if (is_transformed(x)) {
-    return text_of_plan(before_transform(x, nullptr), chip) +
-           plan_transform(x, nullptr, chip).str();
+  if (is_in_workspace(x, chip)) {
+    return text_of_plan(before_transform(x, nullptr), chip) + plan_product(x, chip).str_behind();
   }
   if (!has_fp8_kernel(x.a.recipe, x.b.recipe, chip)) return plan_product(x, chip).str();
   const Tuning& tuning = Tuning::of_user();
@@ -299,7 +304,7 @@ void launch_steps(ProductPlan& plan, const cuda::Execution& execution) {
     find_tensor_maps(tiles->maps, tiles->params);
   }
   std::visit([&](const auto& product) { launch_plan(product, execution); }, plan.product);
-  if (plan.transform && plan.transform->is_needed()) launch_plan(*plan.transform, execution);
+  launch_behind(plan, execution);
 }
 
 void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8LaunchConfig>& config,
@@ -340,7 +345,7 @@ void launch_plain_gemm(const GemmArguments& arguments, const std::optional<Plain
   cuda::CallDevice device = device_of_call(x, execution);
   if (!device.is_known()) return;
   if (is_transformed(x)) {
-    multiply_and_transform(x, device, execution, [&](const auto& product, const auto& rest) {
+    multiply_to_workspace(x, device, execution, [&](const auto& product, const auto& rest) {
       launch_plain_gemm(product, tile, rest);
     });
   } else {

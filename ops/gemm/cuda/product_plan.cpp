@@ -1,18 +1,35 @@
 #include "ops/gemm/cuda/product_plan.h"
 
 #include "ops/gemm/cuda/problem.h"
+#include "ops/gemm/cuda/quantize.h"
 #include "ops/gemm/validate.h"
 
 namespace blockscale::gemm_detail {
 
+bool is_in_workspace(const GemmArguments& x, const cuda::Chip& chip) {
+  const bool is_quantized_apart = x.quantized && x.d.rows > 0 && x.d.columns > 0 && x.d.batch > 0 &&
+                                  !fits_epilogue(*x.quantized) &&
+                                  has_fp8_kernel(x.a.recipe, x.b.recipe, chip);
+  return is_transformed(x) || is_quantized_apart;
+}
+
 ProductPlan plan_product(const GemmArguments& x, const cuda::Chip& chip, void* workspace) {
-  if (is_transformed(x)) {
+  if (is_in_workspace(x, chip)) {
     auto* const numbers = static_cast<float*>(workspace);
     const std::int64_t of_numbers = transform_workspace_bytes(x);
     ProductPlan plan =
         plan_product(before_transform(x, numbers), chip, byte_at(workspace, of_numbers));
     plan.workspace_bytes += of_numbers;
-    plan.transform = plan_transform(x, numbers, chip);
+    if (!x.quantized) {
+      plan.transform = plan_transform(x, numbers, chip);
+      return plan;
+    }
+    GemmArguments in_f32 = x;
+    in_f32.d.data = numbers;
+    plan.quantization =
+        quantize_detail::plan_quantize(quantization_of(in_f32), x.quantized->options, chip,
+                                       byte_at(workspace, plan.workspace_bytes));
+    plan.workspace_bytes += plan.quantization->workspace_bytes;
     return plan;
   }
   ProductPlan plan;
@@ -37,8 +54,12 @@ GemmPath ProductPlan::path() const {
 }
 
 std::string ProductPlan::str() const {
-  const std::string text = std::visit([](const auto& of) { return of.str(); }, product);
-  return transform ? text + transform->str() : text;
+  return std::visit([](const auto& of) { return of.str(); }, product) + str_behind();
+}
+
+std::string ProductPlan::str_behind() const {
+  if (quantization) return "D in f32 in the workspace, then " + quantization->str();
+  return transform ? transform->str() : "";
 }
 
 }  // namespace blockscale::gemm_detail

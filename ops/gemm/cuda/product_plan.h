@@ -18,13 +18,20 @@ namespace blockscale::gemm_detail {
 
 struct ProductPlan {
   std::variant<Fp8GemmPlan, Fp4GemmPlan, Fp4TilesPlan, PlainGemmPlan> product;
-  std::optional<TransformPlan> transform;  // behind it, of D in f32 in the workspace
+  // Behind it, of D in f32 in the workspace, one of:
+  std::optional<TransformPlan> transform;
+  std::optional<quantize_detail::QuantizePlan> quantization;
   std::int64_t workspace_bytes = 0;
 
   bool is_fp8() const { return std::holds_alternative<Fp8GemmPlan>(product); }
   GemmPath path() const;  // that the result, or what is transformed, comes from
   std::string str() const;
+  std::string str_behind() const;  // of what is behind the product
 };
+
+/// Whether D is f32 in the workspace first, whatever computes it: with a transform, and where FP8
+/// kernels cannot quantize it.
+bool is_in_workspace(const GemmArguments& validated, const cuda::Chip& chip);
 
 /// Of validated arguments, by the models of kernels alone, whatever was tuned. `workspace` is not
 /// looked at. Throws `unsupported` as the plans of kernels do.

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <utility>
+#include <variant>
 
 #include "ops/gemm/validate.h"
 #include "ops/quantize/cuda/params.h"
@@ -24,6 +25,10 @@ ScaleRule rule_of(Recipe recipe) {
 }
 
 }  // namespace
+
+bool fits_epilogue(const QuantizedResult& quantized) {
+  return !std::holds_alternative<Silu>(quantized.options.input);
+}
 
 QuantizingEpilogue quantizing_epilogue(const GemmArguments& x) {
   QuantizingEpilogue e;

@@ -9,7 +9,10 @@
 
 namespace blockscale::gemm_detail {
 
-/// Of validated arguments, which have `quantized`.
+/// Whether epilogues compute what comes before the codes: they have no silu but SwiGLU's.
+bool fits_epilogue(const QuantizedResult& quantized);
+
+/// Of validated arguments, which have `quantized`. What comes before the codes is in it if it fits.
 QuantizingEpilogue quantizing_epilogue(const GemmArguments& x);
 TileRuns tile_runs(const GemmArguments& x);
 

@@ -39,7 +39,8 @@ TransformPlan plan_transform(const GemmArguments& x, const float* numbers, const
     p.swiglu = fused.swiglu;
     p.gate_order = fused.gate_order;
     p.gate_group = Divisor(static_cast<std::uint32_t>(fused.gate_group));
-  } else {
+  } else if (is_gelu(fused.transform)) {
+    p.is_gelu = true;
     p.gelu = fused.transform == InputTransform::gelu_tanh ? math::kGeluTanh : math::kGeluErf;
   }
   constexpr std::uint32_t kBlocksOfMultiprocessor = 8;

@@ -1,4 +1,4 @@
-// GELU or SwiGLU of a product's D in f32, rounded once to what the caller wants.
+// GELU, SiLU or SwiGLU of a product's D in f32, rounded once to what the caller wants.
 //
 // A block takes runs of kTransformRun columns of a row.
 #pragma once
@@ -28,7 +28,8 @@ struct TransformParams {
   uint32_t runs = 0;     // of all rows
   Divisor runs_of_row;
   Divisor rows_of_matrix;
-  bool is_gated = false;
+  bool is_gelu = false;     // else silu of gates, times their ups
+  bool is_gated = false;    // else ups are 1
   bool is_clamped = false;  // if it is gated
   SwigluNumbers swiglu = {};
   math::GeluTail gelu = {};
@@ -40,12 +41,12 @@ namespace transform {
 
 /// What an element of D is computed from.
 struct Numbers {
-  float x;   // the gate
-  float up;  // if there is one
+  float x;  // the gate
+  float up;
 };
 
 BLOCKSCALE_DEVICE Numbers load(const TransformParams& p, const float* row, uint32_t column) {
-  if (!p.is_gated) return {ptx::ld_global(row + column), 0};
+  if (!p.is_gated) return {ptx::ld_global(row + column), 1};
   const uint32_t group = p.gate_group.divisor;
   const float* const first = row + column + int64_t{p.gate_group.quotient(column)} * group;
   const bool gate_first = p.gate_order == GateOrder::gate_first;
@@ -56,7 +57,7 @@ BLOCKSCALE_DEVICE Numbers load(const TransformParams& p, const float* row, uint3
 BLOCKSCALE_DEVICE float transformed(const TransformParams& p, const Numbers& of) {
   using M = device::KernelMath;
   if (p.is_clamped) return math::clamped_swiglu<M>(of.x, of.up, p.swiglu);
-  return p.is_gated ? math::swiglu<M>(of.x, of.up) : math::gelu<M>(of.x, p.gelu);
+  return p.is_gelu ? math::gelu<M>(of.x, p.gelu) : math::swiglu<M>(of.x, of.up);
 }
 
 /// Run `run` of the columns of a row, from `from` on, to d's element `to` and those behind it. What

@@ -15,6 +15,7 @@
 #include "ops/gemm/cuda/sm90/fp4_plan.h"
 #include "ops/gemm/cuda/sm90/fp4_tiles_plan.h"
 #include "ops/gemm/kernels/params.h"
+#include "ops/quantize/cuda/plan.h"
 #include "runtime/cuda/driver.h"
 #include "tests/expect_error.h"
 #include "tests/fake_libcuda.h"
@@ -33,6 +34,9 @@ class GemmDriverCalls : public testing::Test {
     for (const auto& more :
          {gemm_detail::fp4_gemm_kernel_specs(), gemm_detail::fp4_tiles_kernel_specs()}) {
       specs.insert(specs.end(), more.begin(), more.end());
+    }
+    for (const runtime::KernelSpec& spec : quantize_detail::quantize_kernel_specs()) {
+      specs.push_back(spec);
     }
     pack_ = std::make_unique<test::FakePack>(specs);
   }
@@ -187,6 +191,26 @@ TEST_F(GemmDriverCalls, WorkspacesAreTheCalls) {
     EXPECT_EQ(reinterpret_cast<std::byte*>(copy->to), memory(part));
   }
   test::expect_invalid("execution.workspace_bytes", "is 0", [&] { cuda::gemm(x); });
+}
+
+TEST_F(GemmDriverCalls, SiluIsAQuantizersBehindTheProduct) {
+  GemmArguments x = product(64, 256, 512);
+  x.quantized.emplace();
+  x.quantized->out = {Recipe::mxfp8_e4m3, 64, 256};
+  x.quantized->out.values = memory(5);
+  x.quantized->out.scales = memory(6);
+  x.quantized->options.input = Silu{};
+  fake_.parameter_bytes = sizeof(QuantizeParams);
+  const std::int64_t bytes = cuda::gemm_workspace_bytes(x);
+  EXPECT_EQ(bytes, 64 * 256 * 4);
+  const std::vector<FakeLaunch> launches =
+      launches_of(x, {.workspace = memory(8), .workspace_bytes = bytes});
+  ASSERT_EQ(launches.size(), 2u);
+  EXPECT_THAT(launches[0].kernel, testing::StartsWith("gemm_fp8_"));
+  EXPECT_THAT(launches[1].kernel, testing::StartsWith("quantize_blocks_mx_e4m3_32_f32_swiglu"));
+  const auto* const p = reinterpret_cast<const QuantizeParams*>(launches[1].parameters.data());
+  EXPECT_EQ(p->x.data, reinterpret_cast<const std::uint8_t*>(memory(8)));
+  EXPECT_EQ(p->values, reinterpret_cast<const std::uint8_t*>(memory(5)));
 }
 
 }  // namespace

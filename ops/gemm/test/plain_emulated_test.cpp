@@ -337,8 +337,8 @@ TEST(EmulatedPlainGemm, BatchInvariantRows) {
 TEST(EmulatedPlainGemm, QuantizedResults) {
   for (const Recipe result : {Recipe::fp8_1x128, Recipe::mxfp8_e4m3, Recipe::nvfp4}) {
     for (const QuantizeInput& input :
-         {QuantizeInput{Identity{}}, QuantizeInput{Gelu{}}, QuantizeInput{Swiglu{}},
-          QuantizeInput{Swiglu{GateOrder::gate_first, 0, 7, 1.702f, 1}}}) {
+         {QuantizeInput{Identity{}}, QuantizeInput{Gelu{}}, QuantizeInput{Silu{}},
+          QuantizeInput{Swiglu{}}, QuantizeInput{Swiglu{GateOrder::gate_first, 0, 7, 1.702f, 1}}}) {
       PlainProblem p;
       p.a = Recipe::mxfp8_e4m3;
       p.b = Recipe::mxfp4;

@@ -43,7 +43,7 @@ double share_by(OnDevice& problem, const PlainProblem& p, const std::optional<Pl
   return test::compare(problem.on_host(), limit_of(p)).largest_share;
 }
 
-/// The largest error of d behind GELU or SwiGLU, as a part of what is allowed, by the door.
+/// The largest error of d behind GELU, SiLU or SwiGLU, as a part of what is allowed, by the door.
 double transformed_of_allowed(OnDevice& problem) {
   const std::int64_t needed = cuda::gemm_workspace_bytes(problem.arguments());
   const DeviceBuffer workspace(static_cast<std::size_t>(needed));

@@ -81,6 +81,7 @@ const Case kCases[] = {
     {Swiglu{GateOrder::up_first, 64}, 2, 1088, 2, Format::bf16},
     {Swiglu{GateOrder::gate_first, 1, 7, 1.702f, 1}, 2, 1025, 1, Format::f32},
     {Swiglu{GateOrder::up_first, 0, 0.5f, -0.8f, -0.25f}, 2, 1030, 1, Format::f16},
+    {Silu{}, 3, 1025, 2, Format::bf16},
 };
 
 TEST(EmulatedTransform, HasTheBytesOfTheCpu) {
@@ -101,7 +102,7 @@ TEST(EmulatedTransform, MutantsAreRejected) {
     const bool is_clean = problem.run(2, change).ok();
     return !is_clean || !problem.is_right();
   };
-  const Case &gelu = kCases[0], &swiglu = kCases[6], &clamped = kCases[8];
+  const Case &gelu = kCases[0], &swiglu = kCases[6], &clamped = kCases[8], &silu = kCases[9];
   EXPECT_TRUE(is_rejected(gelu, [](TransformParams& p) { p.gelu = math::kGeluErf; }));
   EXPECT_TRUE(is_rejected(gelu, [](TransformParams& p) { --p.columns; }));
   EXPECT_TRUE(is_rejected(gelu, [](TransformParams& p) { ++p.columns; }));
@@ -116,6 +117,14 @@ TEST(EmulatedTransform, MutantsAreRejected) {
   EXPECT_TRUE(is_rejected(clamped, [](TransformParams& p) { p.swiglu.alpha = 1; }));
   EXPECT_TRUE(is_rejected(clamped, [](TransformParams& p) { p.swiglu.reciprocal_alpha = 1; }));
   EXPECT_TRUE(is_rejected(clamped, [](TransformParams& p) { p.swiglu.up_shift = 0; }));
+  EXPECT_TRUE(is_rejected(silu, [](TransformParams& p) {
+    p.is_gelu = true;
+    p.gelu = math::kGeluTanh;
+  }));
+  EXPECT_TRUE(is_rejected(silu, [](TransformParams& p) {
+    p.is_gated = true;
+    p.gate_group = Divisor(1);
+  }));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What GELU and SwiGLU make of a product, for tests of every implementation: bit for bit from D in
-// f32, and within the bound of docs/numerics.md from the float64 reference.
+// What GELU, SiLU and SwiGLU make of a product, for tests of every implementation: bit for bit from
+// D in f32, and within the bound of docs/numerics.md from the float64 reference.
 #pragma once
 
 #include <algorithm>
@@ -29,6 +29,7 @@ struct TransformCase {
 inline const TransformCase kTransformCases[] = {
     {"gelu_tanh", Gelu{GeluForm::tanh}},
     {"gelu_erf", Gelu{GeluForm::erf}},
+    {"silu", Silu{}},
     {"swiglu", Swiglu{}},
     {"swiglu of pairs, up first", Swiglu{GateOrder::up_first, 1}},
     {"swiglu of 64", Swiglu{GateOrder::gate_first, 64}},
@@ -64,6 +65,7 @@ inline float transformed(const QuantizeInput& input, const float* row, std::int6
   if (const auto* const swiglu = std::get_if<Swiglu>(&input)) {
     return swiglu_of(*swiglu, row[at.gate], row[at.up], [](float x) { return math::silu(x); });
   }
+  if (std::holds_alternative<Silu>(input)) return math::silu(row[column]);
   const bool is_tanh = std::get<Gelu>(input).form == GeluForm::tanh;
   return is_tanh ? math::gelu_tanh(row[column]) : math::gelu_erf(row[column]);
 }
@@ -134,7 +136,8 @@ inline double largest_of_allowed(const GemmArguments& x, const gemm_detail::Erro
           allowed = of_silu * (std::abs(factor) + error(up)) + std::abs(s) * error(up) +
                     0x1p-23 * std::abs(y);
         } else {
-          y = exact_gelu(std::get<Gelu>(x.transform), gate.value);
+          const auto* const gelu = std::get_if<Gelu>(&x.transform);
+          y = gelu != nullptr ? exact_gelu(*gelu, gate.value) : exact_silu(gate.value);
           allowed = kSlope * error(gate) + allowed_of_function(gate.value, y);
         }
         allowed += gemm_detail::half_ulp(x.d.dtype, std::abs(y) + allowed);

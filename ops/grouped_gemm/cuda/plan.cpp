@@ -369,7 +369,9 @@ GroupedPlan plan_and_quantize(const GroupedGemmArguments& x, QuantizedResult qua
   GroupedGemmArguments product = before_transform(x, take(matrices * x.rows * x.b.rows * 4));
   product.quantized.reset();
   std::optional<GroupedStep> few_rows = few_rows_step(product, chip);
-  plan.steps.push_back(few_rows ? *few_rows : plain_step_of(product, chip));
+  plan.steps.push_back(few_rows                   ? *few_rows
+                       : takes_fp8(product, chip) ? fp8_step_of(product, chip)
+                                                  : plain_step_of(product, chip));
 
   GemmArguments dense = as_dense(x);
   dense.d = product.d;
@@ -431,7 +433,7 @@ GroupedPlan plan_grouped(const GroupedGemmArguments& x, const cuda::Chip& chip, 
   }
   const bool is_fp8 = takes_fp8(x, chip);
   const std::optional<GroupedStep> few_rows = few_rows_step(x, chip);
-  if (x.quantized && (!is_fp8 || few_rows)) {
+  if (x.quantized && (!is_fp8 || few_rows || !fits_epilogue(*x.quantized))) {
     return plan_and_quantize(x, *x.quantized, chip, workspace);
   }
   plan.steps.push_back(few_rows ? *few_rows

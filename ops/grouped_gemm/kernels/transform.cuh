@@ -1,4 +1,4 @@
-// GELU or SwiGLU of the rows that groups have, of D in f32: gemm's, run by run of a row.
+// GELU, SiLU or SwiGLU of the rows that groups have, of D in f32: gemm's, run by run of a row.
 #pragma once
 
 #include "device/ptx/arithmetic.h"

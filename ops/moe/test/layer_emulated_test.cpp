@@ -139,6 +139,22 @@ TEST(EmulatedMoe, Transforms) {
   }
 }
 
+TEST(EmulatedMoe, SiluOfEveryKindOfWeightAndInput) {
+  for (const Recipe recipe : {Recipe::fp8_tensor, Recipe::fp8_row, Recipe::fp8_1x128,
+                              Recipe::fp8_128x128, Recipe::nvfp4, Recipe::mxfp4}) {
+    check({.w13 = recipe, .w2 = recipe, .tokens = 6, .transform = Silu{}, .bias = true});
+  }
+  for (const Recipe x : {Recipe::bf16, Recipe::fp8_1x128}) {
+    check({.x = x, .activations = Recipe::fp8_1x128, .tokens = 70, .transform = Silu{}});
+  }
+  check({.activations = Recipe::bf16, .tokens = 6, .transform = Silu{}});
+  check({.w13 = Recipe::mxfp4,
+         .w2 = Recipe::mxfp4,
+         .activations = Recipe::mxfp8_e4m3,
+         .tokens = 5,
+         .transform = Silu{}});
+}
+
 TEST(EmulatedMoe, ShardsWhoseGatesNoBlockDivides) {
   for (const std::int64_t inner : {64, 80, 192}) {
     check({.tokens = 5, .inner = inner, .apart = true});
@@ -179,6 +195,7 @@ TEST(EmulatedMoe, SharedExperts) {
   check({.x = Recipe::fp8_1x128, .tokens = 70, .shared = 2, .routing = Routing::elsewhere});
   check({.w13 = Recipe::nvfp4, .w2 = Recipe::nvfp4, .tokens = 5, .shared = 1});
   check({.tokens = 5, .shared = 2, .transform = Gelu{}, .y = Format::f32});
+  check({.tokens = 5, .shared = 2, .transform = Silu{}});
   check({.tokens = 5, .hidden = 168, .inner = 80, .shared = 1, .apart = true});
   check({.tokens = 3, .hidden = 1040, .inner = 128, .shared = 2, .y = Format::f16});
 }

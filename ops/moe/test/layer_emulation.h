@@ -58,7 +58,8 @@ inline bool emulate(gemm_detail::ProductPlan& plan, const std::vector<emulator::
       return false;
     }
   }
-  return !plan.transform || run_transform(*plan.transform);
+  return (!plan.transform || run_transform(*plan.transform)) &&
+         (!plan.quantization || emulate(*plan.quantization, buffers, options));
 }
 
 /// Runs a part's launches in their order. True if the emulator has nothing to report.

@@ -118,6 +118,10 @@ TEST_F(CudaGpuMoe, KindsOfWeight) {
 TEST_F(CudaGpuMoe, TransformsAndShards) {
   for (const Recipe activations : {Recipe::fp8_1x128, Recipe::bf16}) {
     check({.activations = activations, .tokens = 60, .transform = Gelu{}});
+    for (const std::int64_t tokens : {3, 60, 300}) {
+      check({.activations = activations, .tokens = tokens, .transform = Silu{}});
+    }
+    check({.activations = activations, .tokens = 60, .shared = 1, .transform = Silu{}});
     check({.activations = activations, .tokens = 60, .transform = Swiglu{GateOrder::up_first, 64}});
   }
   for (const std::int64_t inner : {64, 80, 192, 768}) {

@@ -152,7 +152,8 @@ void measure_rest(Report& report) {
     const bool recipe_is =
         std::find(std::begin(kAsked), std::end(kAsked), recipe) != std::end(kAsked);
     if (transform == InputTransform::identity) return recipe_is && dtype != Format::f32;
-    const bool input_is = transform != InputTransform::gelu_erf;
+    const bool input_is =
+        transform != InputTransform::gelu_erf && transform != InputTransform::silu;
     return recipe_is && input_is && dtype == Format::bf16;
   };
   for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {

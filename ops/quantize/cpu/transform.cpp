@@ -121,6 +121,9 @@ void transform_run_of(const TransformedRow& row, std::int64_t column, std::int64
       return for_each_vector(count, out, [&](std::int64_t i) HWY_ATTR {
         return gelu_erf<FloatMath>(x.load(i, count));
       });
+    case InputTransform::silu:
+      return for_each_vector(
+          count, out, [&](std::int64_t i) HWY_ATTR { return silu<FloatMath>(x.load(i, count)); });
     case InputTransform::swiglu:
       return row.is_clamped ? clamped_swiglu_run<kDtype>(row, column, count, out)
                             : swiglu_run<kDtype>(row, column, count, out);

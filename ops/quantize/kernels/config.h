@@ -32,7 +32,8 @@ inline constexpr int kQuantizeKernelKinds = 8;
 inline constexpr const char* kQuantizeKernelNames[kQuantizeKernelKinds] = {
     "blocks", "gathered", "cast", "rows", "blocks_2d", "amax", "rstd", "finalize"};
 
-/// What is fused with the input, as kernels see it: both GELUs differ in coefficients only.
+/// What is fused with the input, as kernels see it: both GELUs differ in coefficients only, and
+/// silu is swiglu with ups that are 1.
 enum class Fused : uint8_t { none, gelu, swiglu, modulate, rms_norm };
 inline constexpr int kFusedCount = 5;
 inline constexpr const char* kFusedNames[kFusedCount] = {"none", "gelu", "swiglu", "modulate",
@@ -41,6 +42,7 @@ inline constexpr const char* kFusedNames[kFusedCount] = {"none", "gelu", "swiglu
 BLOCKSCALE_HD constexpr Fused fused_of(InputTransform transform) {
   switch (transform) {
     case InputTransform::identity: return Fused::none;
+    case InputTransform::silu:
     case InputTransform::swiglu: return Fused::swiglu;
     case InputTransform::modulate: return Fused::modulate;
     case InputTransform::rms_norm: return Fused::rms_norm;

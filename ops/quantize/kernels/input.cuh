@@ -83,7 +83,7 @@ struct RawChunk {
 };
 
 /// Where the two parts of x for a chunk of swiglu begin, in columns of x, and how many elements of
-/// each exist.
+/// each exist; of silu there is the first.
 struct GatedColumnsOfChunk {
   int64_t part[2];
   int32_t left[2];
@@ -92,6 +92,7 @@ struct GatedColumnsOfChunk {
 BLOCKSCALE_DEVICE GatedColumnsOfChunk gated_columns_of(const QuantizeParams& p, uint32_t column,
                                                        int32_t left, int chunk) {
   const FusedParams& f = p.fused;
+  if (f.gate_group == 0) return {{column, column}, {left, left}};
   if (f.gate_group == 1) {  // pairs, in two halves
     const int64_t first = int64_t{column} * 2;
     return {{first, first + chunk}, {2 * left, 2 * left - chunk}};
@@ -102,6 +103,15 @@ BLOCKSCALE_DEVICE GatedColumnsOfChunk gated_columns_of(const QuantizeParams& p, 
                                     : gated_columns(f.gate_order, 64, column);
   const int64_t shift = halves ? column : 0;
   return {{start.gate + shift, start.up + shift}, {left, left}};
+}
+
+template <Format kFormat, int kCount>
+BLOCKSCALE_DEVICE void set_to_one(Chunk<kFormat, kCount>& values) {
+  constexpr uint32_t kOnes = kFormat == Format::f32    ? 0x3f800000u
+                             : kFormat == Format::bf16 ? 0x3f803f80u
+                                                       : 0x3c003c00u;
+  BLOCKSCALE_UNROLL
+  for (uint32_t& word : values.word) word = kOnes;
 }
 
 /// swiglu of gates and ups as they were loaded.
@@ -156,7 +166,11 @@ BLOCKSCALE_DEVICE void load_raw(RawChunk<kConfig>& raw, const QuantizeParams& p,
     const GatedColumnsOfChunk from = gated_columns_of(p, place.column, extent.left, kConfig.chunk);
     BLOCKSCALE_UNROLL
     for (int i = 0; i < 2; ++i) {
-      encoding::load_part(raw.x[i], row + from.part[i] * kBytes, from.left[i], extent.whole);
+      if (i == 1 && p.fused.gate_group == 0) {
+        set_to_one(raw.x[i]);
+      } else {
+        encoding::load_part(raw.x[i], row + from.part[i] * kBytes, from.left[i], extent.whole);
+      }
     }
   } else {
     encoding::load_part(raw.x[0], row + place.column * kBytes, extent.left, extent.whole);

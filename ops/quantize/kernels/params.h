@@ -24,7 +24,7 @@ struct DeviceMatrix {
 struct FusedParams {
   math::GeluTail gelu = {};
   GateOrder gate_order = GateOrder::gate_first;
-  int64_t gate_group = 0;   // swiglu: as in gated_columns
+  int64_t gate_group = 0;   // swiglu: as in gated_columns; 0: silu, whose ups are 1
   DeviceMatrix scale = {};  // modulate: row = group
   DeviceMatrix shift = {};
   Divisor rows_per_group = {};  // modulate: rows, counted through all matrices, of one group

@@ -104,8 +104,8 @@ TEST_P(FusedInput, LeavesOutRowsOfBlocksThatDoNotExist) {
 
 INSTANTIATE_TEST_SUITE_P(Cuda, FusedInput,
                          testing::Values(InputTransform::gelu_tanh, InputTransform::gelu_erf,
-                                         InputTransform::swiglu, InputTransform::modulate,
-                                         InputTransform::rms_norm),
+                                         InputTransform::silu, InputTransform::swiglu,
+                                         InputTransform::modulate, InputTransform::rms_norm),
                          [](const auto& p) {
                            return kInputTransformNames[static_cast<int>(p.param)];
                          });

@@ -24,8 +24,8 @@ using test::size_of;
 using CudaGpuFused = test::OnHopper;
 
 constexpr InputTransform kFused[] = {InputTransform::gelu_tanh, InputTransform::gelu_erf,
-                                     InputTransform::swiglu, InputTransform::modulate,
-                                     InputTransform::rms_norm};
+                                     InputTransform::silu,      InputTransform::swiglu,
+                                     InputTransform::modulate,  InputTransform::rms_norm};
 
 TEST_F(CudaGpuFused, FusesItsInput) {
   for (const InputTransform transform : kFused) {

@@ -139,6 +139,7 @@ class Problem {
       case InputTransform::identity: return row[k];
       case InputTransform::gelu_tanh: return math::gelu_tanh(row[k]);
       case InputTransform::gelu_erf: return math::gelu_erf(row[k]);
+      case InputTransform::silu: return math::silu(row[k]);
       case InputTransform::swiglu:
         return swiglu(case_, row[source_column(case_, k, true)],
                       row[source_column(case_, k, false)]);
@@ -186,8 +187,9 @@ void check_case(const Case& c, Recipe recipe, ScaleLayout layout, int threads) {
 /// Forms of each transform.
 std::vector<Case> forms() {
   std::vector<Case> result;
-  for (const InputTransform transform : {InputTransform::gelu_tanh, InputTransform::gelu_erf,
-                                         InputTransform::modulate, InputTransform::rms_norm}) {
+  for (const InputTransform transform :
+       {InputTransform::gelu_tanh, InputTransform::gelu_erf, InputTransform::silu,
+        InputTransform::modulate, InputTransform::rms_norm}) {
     result.push_back({transform});
   }
   for (const std::int64_t group : {0, 1, 64}) {
@@ -319,7 +321,8 @@ TEST(FusedInput, ValuesAreThoseOfTheFormulas) {
     c.k = 256;
     c.seed = 99;
     const bool gated = c.transform == InputTransform::swiglu;
-    const double error = gated || is_gelu(c.transform) ? 0x1p-12 : 2e-6;
+    const bool is_silu = c.transform == InputTransform::silu;
+    const double error = gated || is_silu || is_gelu(c.transform) ? 0x1p-12 : 2e-6;
     const Problem problem(c);
     QuantizeOptions options;
     options.input = problem.input();
@@ -346,6 +349,8 @@ TEST(FusedInput, ValuesAreThoseOfTheFormulas) {
           y = v * (1 + std::tanh(std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v))) / 2;
         } else if (c.transform == InputTransform::gelu_erf) {
           y = v * (1 + std::erf(v / std::sqrt(2.0))) / 2;
+        } else if (is_silu) {
+          y = v / (1 + std::exp(-v));
         } else if (gated) {
           const auto limit = static_cast<double>(c.limit);
           const auto up = static_cast<double>(x[r * columns + source_column(c, k, false)]);

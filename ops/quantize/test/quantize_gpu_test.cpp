@@ -139,8 +139,8 @@ TEST_F(CudaGpu, FusesFunctionsWithManyElements) {
       c.rows = 1400;
       c.k = 8224;  // a block of 128 exists in part
       const std::vector<std::uint8_t> elements = mixed_rows(dtype, c.rows, 2 * c.k, any);
-      for (const InputTransform transform :
-           {InputTransform::gelu_tanh, InputTransform::gelu_erf, InputTransform::swiglu}) {
+      for (const InputTransform transform : {InputTransform::gelu_tanh, InputTransform::gelu_erf,
+                                             InputTransform::silu, InputTransform::swiglu}) {
         test::use(c, transform);
         for (const Recipe recipe :
              {Recipe::mxfp4, Recipe::mxfp6_e2m3, Recipe::mxfp8_e5m2, Recipe::nvfp4,

@@ -119,8 +119,8 @@ TEST_P(CudaGpuRandomFused, IsTaken) {
 
 INSTANTIATE_TEST_SUITE_P(Transforms, CudaGpuRandomFused,
                          testing::Values(InputTransform::gelu_tanh, InputTransform::gelu_erf,
-                                         InputTransform::swiglu, InputTransform::modulate,
-                                         InputTransform::rms_norm),
+                                         InputTransform::silu, InputTransform::swiglu,
+                                         InputTransform::modulate, InputTransform::rms_norm),
                          [](const auto& transform) {
                            return kInputTransformNames[static_cast<int>(transform.param)];
                          });
