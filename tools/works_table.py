@@ -34,7 +34,7 @@ FAMILIES |= {
 }
 PLAIN, QUANTIZED = next(iter(FAMILIES)), list(FAMILIES)[1:]
 #: What fits a call whose operands need none of their own.
-ACTIVATIONS = ("gelu_tanh", "gelu_erf", "swiglu")
+ACTIVATIONS = ("gelu_tanh", "gelu_erf", "silu", "swiglu")
 FUSED = (*ACTIVATIONS, "modulate", "rms_norm")
 SCORES = ("softmax", "sigmoid")  # of experts
 #: Of an architecture: its column, and the chip that plans are asked for.

@@ -299,6 +299,7 @@ QuantizeInput QuantizedTo::input() const {
   switch (transform) {
     case InputTransform::gelu_tanh: return Gelu{GeluForm::tanh};
     case InputTransform::gelu_erf: return Gelu{GeluForm::erf};
+    case InputTransform::silu: return Silu{};
     case InputTransform::swiglu: return Swiglu{};
     default: return Identity{};
   }
@@ -336,9 +337,10 @@ InputTransform parse_product_transform(const std::string& name) {
 }
 
 void add_product_transform(CLI::App& command, QuantizedTo& to) {
-  add_parsed(command, "--transform", "F", to.transform, parse_product_transform,
-             help_text("What is stored in place of D: gelu_tanh, gelu_erf or swiglu, which takes "
-                       "the first half of B's rows as gates and leaves N / 2 columns"));
+  add_parsed(
+      command, "--transform", "F", to.transform, parse_product_transform,
+      help_text("What is stored in place of D: gelu_tanh, gelu_erf, silu or swiglu, which takes "
+                "the first half of B's rows as gates and leaves N / 2 columns"));
 }
 
 void add_quantized_options(CLI::App& command, CLI::Option* dtype, QuantizedTo& to) {

@@ -20,7 +20,7 @@ namespace blockscale::cli {
 /// What becomes of D on its way to the next product.
 struct QuantizedTo {
   std::optional<Recipe> recipe;                         // none: D is stored in its dtype
-  InputTransform transform = InputTransform::identity;  // before that: GELU or SwiGLU
+  InputTransform transform = InputTransform::identity;  // before that: GELU, SiLU or SwiGLU
 
   /// Columns of D where B has `n` rows.
   std::int64_t columns(std::int64_t n) const {

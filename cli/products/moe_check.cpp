@@ -92,6 +92,10 @@ Floats multiply(const Floats& a, const auto& row_of, const std::vector<Entry>& e
   return result;
 }
 
+double silu(double x) {
+  return x / (1 + std::exp(-x));
+}
+
 double gelu(double x, GeluForm form) {
   if (form == GeluForm::erf) return x * (1 + std::erf(x / std::numbers::sqrt2)) / 2;
   const double inner = std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x);
@@ -107,8 +111,9 @@ Floats transformed(const Floats& sums, std::int64_t columns, std::int64_t inner,
       const double x = row[i];
       double y = x;
       if (const auto* const of = std::get_if<Gelu>(&transform)) y = gelu(x, of->form);
+      if (std::holds_alternative<Silu>(transform)) y = silu(x);
       if (std::holds_alternative<Swiglu>(transform)) {
-        y = x / (1 + std::exp(-x)) * static_cast<double>(row[inner + i]);
+        y = silu(x) * static_cast<double>(row[inner + i]);
       }
       result.push_back(static_cast<float>(y));
     }

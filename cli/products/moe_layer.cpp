@@ -151,7 +151,8 @@ void add_layer_kind(CLI::App& command, Layer& layer) {
                        "FP8 weights, else bf16"));
   add_parsed(
       command, "--activation", "F", layer.activation, parse_product_transform,
-      help_text("Between the products: swiglu (the default), gelu_tanh, gelu_erf or identity"));
+      help_text(
+          "Between the products: swiglu (the default), gelu_tanh, gelu_erf, silu or identity"));
   add_parsed(command, "--dtype", "T", layer.dtype, parse_plain_format,
              "Type of y: f32, f16 or bf16 (the default)");
 }

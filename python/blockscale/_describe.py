@@ -29,7 +29,7 @@ def describe(
         shape: (rows, k) of the result.
         recipe, layout: as for `quantize`.
         dtype: of x: "bf16", "f16" or "f32".
-        transform: "identity", "gelu_tanh", "gelu_erf", "swiglu", "modulate" or "rms_norm".
+        transform: "identity", "gelu_tanh", "gelu_erf", "silu", "swiglu", "modulate" or "rms_norm".
         chip: "H200", "H100", "H20", "B200", "B300", "RTX PRO 6000", "RTX 5090" or "GB10"; that of
             the current GPU if it is None, an H200 where there is none.
 

@@ -42,8 +42,8 @@ def gemm_quantize(
         recipe: "fp8_1x128", "fp8_1x128_pow2", "fp8_1x128_ue8m0", "mxfp8_e4m3" or "nvfp4".
         layout, scale_mode, sense, amax_floor: as for `quantize`.
         tensor_scale: NVFP4: the tensor scale (in `sense`), which must be given.
-        transform: "gelu_tanh", "gelu_erf", "swiglu" or `Swiglu` of the product. With SwiGLU the
-            rows of `b` are gates and ups, as the columns of `quantize`'s x are.
+        transform: "gelu_tanh", "gelu_erf", "silu", "swiglu" or `Swiglu` of the product. With SwiGLU
+            the rows of `b` are gates and ups, as the columns of `quantize`'s x are.
         out: write here, as for `quantize`.
 
     Returns:
@@ -98,8 +98,8 @@ def grouped_gemm_quantize(
             `grouped_gemm`.
         recipe, layout, scale_mode, tensor_scale, sense, amax_floor: as for `gemm_quantize`. All
             groups have one tensor scale.
-        transform: "gelu_tanh", "gelu_erf", "swiglu" or `Swiglu` of the product. With SwiGLU the
-            rows of `b[g]` are gates and ups, as the columns of `quantize`'s x are.
+        transform: "gelu_tanh", "gelu_erf", "silu", "swiglu" or `Swiglu` of the product. With SwiGLU
+            the rows of `b[g]` are gates and ups, as the columns of `quantize`'s x are.
         out: write here, as for `quantize`. Rows that no group has keep their values and scales; in
             a result that is made here both are zero.
 

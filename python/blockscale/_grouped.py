@@ -57,7 +57,8 @@ def grouped_gemm(
             are; in a result that is made here they are zero.
         out_rows: with `destinations` and without `out`: rows of the result.
         out_dtype: as for `gemm`.
-        transform: "gelu_tanh", "gelu_erf", "swiglu" or `Swiglu`, as for `gemm`; not with `add`.
+        transform: "gelu_tanh", "gelu_erf", "silu", "swiglu" or `Swiglu`, as for `gemm`; not with
+            `add`.
         expected_rows: rows that a group is expected to have; for the choice of tiles on a CUDA
             device, right whatever it is. 0: as many as if groups shared all rows out.
         batch_invariant: the bits of a row of the result depend neither on the other rows of its

@@ -14,7 +14,7 @@ from ._tensor import traits_of
 from ._transform import Lowered, Swiglu, lower
 
 _SCORES = ("softmax", "sigmoid")
-_ACTIVATIONS = ("swiglu", "gelu_tanh", "gelu_erf")
+_ACTIVATIONS = ("swiglu", "silu", "gelu_tanh", "gelu_erf")
 _INTERLEAVES = (0, 1, 64)
 _MOST_CHOICES = 16  # of a token
 WORKSPACE_LIMIT = 2 << 30
@@ -216,7 +216,7 @@ def moe(
         ids: int32 [T, top_k], experts of each token, at most 16. What names no expert that is here
             is dropped, -1, say: a token without one has the residual, or 0.
         weights: float32 [T, top_k]; None: 1.
-        activation: "swiglu", "gelu_tanh", "gelu_erf", or None.
+        activation: "swiglu", "silu", "gelu_tanh", "gelu_erf", or None.
         gate_first: SwiGLU: whether gates come first in w13, or ups.
         interleave: SwiGLU: 0 if gates and ups are two halves; 1 or 64 if so many rows of each
             alternate.
@@ -272,9 +272,9 @@ def moe(
     require_place(down_place, place, "w2")
     fused = lower_activation(activation, gate_first, interleave, (limit, alpha, up_shift))
     _require_dimensions("x", left_shape, ("T", "H"))
-    _require_dimensions("w13", up_shape, ("E", "I" if fused is None else "2 I", "H"))
+    _require_dimensions("w13", up_shape, ("E", "2 I" if activation == "swiglu" else "I", "H"))
     _require_dimensions("w2", down_shape, ("E", "H", "I"))
-    beside = _shared(shared, fused is not None and activation == "swiglu", place)
+    beside = _shared(shared, activation == "swiglu", place)
     routes = _routes(ids, weights, left_shape[0], place)
     options = (
         fused,

@@ -72,7 +72,7 @@ def quantize(
             the shape of the result's, or of one element (as many dimensions) for all of them.
         amax_floor: FP8: a block's largest magnitude counts as at least this.
         transform: what is quantized instead of x, computed in f32 in the same pass: "gelu_tanh",
-            "gelu_erf", "swiglu", `Swiglu`, `Modulate(scale, shift)` or `RmsNorm(weight)`.
+            "gelu_erf", "silu", "swiglu", `Swiglu`, `Modulate(scale, shift)` or `RmsNorm(weight)`.
         scale_choice: MX and NVFP4 on the CPU: the scale of a block comes from its largest magnitude
             ("amax", default), or is that of the least squared error ("mse"), or of the least one
             weighted by `channel_weights` ("weighted").
@@ -392,8 +392,8 @@ def gemm(
         gate: [N] or [1, N], a factor of each column, bias in it, but not c; None: 1.
         out: write here; [M, N] or [batch, M, N]. May be `c` itself; no other overlap is allowed.
         out_dtype: float32, float16 or bfloat16; default: `a`'s dtype if it is plain, else float32.
-        transform: "gelu_tanh", "gelu_erf", "swiglu" or `Swiglu` of all that, in float32, before it
-            is rounded to the result's type. With SwiGLU the rows of `b` are gates and
+        transform: "gelu_tanh", "gelu_erf", "silu", "swiglu" or `Swiglu` of all that, in float32,
+            before it is rounded to the result's type. With SwiGLU the rows of `b` are gates and
             ups, as the columns of `quantize`'s x are, and the result has half as many columns.
         batch_invariant: the bits of a row of the result depend neither on M nor on the other rows
             of `a`. May cost time.

@@ -1,7 +1,7 @@
-"""What quantize can compute on the way: GELU, SwiGLU, modulation, RMSNorm.
+"""What quantize can compute on the way: GELU, SiLU, SwiGLU, modulation, RMSNorm.
 
-In f32. GELU and SwiGLU's gate * sigmoid(gate) err by at most 2^-12 of their result, or 2^-22 of |x|
-or |gate| where that is more; the rest is rounded as docs/numerics.md says.
+In f32. GELU, SiLU and SwiGLU's gate * sigmoid(gate) err by at most 2^-12 of their result, or 2^-22
+of |x| or |gate| where that is more; the rest is rounded as docs/numerics.md says.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class RmsNorm:
         number(self.epsilon, "transform.epsilon")
 
 
-#: "identity", "gelu_tanh", "gelu_erf", "swiglu" (as Swiglu()), or an object with operands.
+#: "identity", "gelu_tanh", "gelu_erf", "silu", "swiglu" (as Swiglu()), or an object with operands.
 Transform: TypeAlias = str | Swiglu | Modulate | RmsNorm
 
 
@@ -163,8 +163,8 @@ def _lower_name(transform: str) -> Lowered | None:
         raise ValueError(f"transform: is {transform!r}, which has operands: pass {needed}")
     if transform not in _KINDS:
         raise ValueError(
-            f"transform: is {transform!r}, must be identity, gelu_tanh, gelu_erf or swiglu, or a "
-            "Swiglu, Modulate or RmsNorm"
+            f"transform: is {transform!r}, must be identity, gelu_tanh, gelu_erf, silu or swiglu, "
+            "or a Swiglu, Modulate or RmsNorm"
         )
     return (_KINDS[transform], 0, 0) + _NO_OPERANDS + (None,)
 

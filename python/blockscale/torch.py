@@ -19,12 +19,13 @@ are errors. No gradient flows through them.
   alpha_factor=None, beta=0.0, c=None, bias=None, batch_invariant=False, gate=None,
   transform="identity", out_dtype=torch.bfloat16) -> Tensor. An operand of recipe "bf16", "f16" or
   "f32" has no scales; `alpha_factor` is a tensor in place of `alpha`. `transform` is gelu_tanh,
-  gelu_erf or swiglu too.
+  gelu_erf, silu or swiglu too.
 - gemm_out(..., *, ..., out): gemm into `out`.
 - gemm_quantize(a, b, a_recipe, b_recipe, recipe, *, ..., layout="row_major", scale_mode=None,
   tensor_scale=None, amax_floor=0.0, transform="identity") -> (values, scales): gemm's result in
-  `recipe`, behind gelu_tanh, gelu_erf or swiglu, for the next product. Its options are gemm's but
-  for out_dtype, then quantize's; `sense` is that of all tensor scales. nvfp4 is given its own.
+  `recipe`, behind gelu_tanh, gelu_erf, silu or swiglu, for the next product. Its options are
+  gemm's but for out_dtype, then quantize's; `sense` is that of all tensor scales. nvfp4 is given
+  its own.
 - grouped_gemm(a, b, a_recipe, b_recipe, offsets, *, ..., bias=None, expected_rows=0,
   batch_invariant=False, lengths=None, index=None, destinations=None, weights=None, add=False,
   out_rows=None, transform="identity", out_dtype=torch.bfloat16) -> Tensor. Its options are gemm's

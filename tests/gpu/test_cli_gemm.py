@@ -36,7 +36,7 @@ def test_a_product_is_checked(left: str, right: str, dtype: str) -> None:
     assert report["seconds"] > 0 and report["device"]
 
 
-@pytest.mark.parametrize("transform", ["identity", "gelu_tanh", "swiglu"])
+@pytest.mark.parametrize("transform", ["identity", "gelu_tanh", "silu", "swiglu"])
 @pytest.mark.parametrize("to", ["fp8_1x128", "mxfp8_e4m3", "nvfp4"])
 @pytest.mark.parametrize("sizes", [SIZES, ["-m", "64", "-n", "512", "-k", "7168"]], ids="x".join)
 def test_a_quantized_product_is_checked(sizes: list[str], to: str, transform: str) -> None:

@@ -109,7 +109,7 @@ def test_layers_are_near_the_cpus(tokens: int, kind: str, recipe: str) -> None:
 @pytest.mark.parametrize(
     "options",
     [{"gate_first": False}, {"interleave": 1}, {"interleave": 64}]
-    + [{"activation": a} for a in ("gelu_tanh", "gelu_erf", None)],
+    + [{"activation": a} for a in ("gelu_tanh", "gelu_erf", "silu", None)],
     ids=str,
 )
 def test_activations(options: dict[str, Any], recipe: str) -> None:

@@ -50,6 +50,7 @@ def test_bits_are_the_packages() -> None:
     [
         "gelu_tanh",
         "gelu_erf",
+        "silu",
         "swiglu",
         blockscale.Swiglu("up_first", 1),
         blockscale.Swiglu(group=64),

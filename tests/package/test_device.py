@@ -202,9 +202,9 @@ assert blockscale.gemm(a, b, out=out, **extras) is out
 assert blockscale.gemm(a, b, beta=0.5, c=out, out=out) is out
 stack = fp8(64, 256, device=1, batch=(3,))
 assert blockscale.gemm(stack, b, out_dtype='float16').shape == (3, 64, 96)
-for kind in ('gelu_tanh', 'swiglu', blockscale.Swiglu(group=1)):
+for kind in ('gelu_tanh', 'silu', 'swiglu', blockscale.Swiglu(group=1)):
     d = blockscale.gemm(a, b, transform=kind, out_dtype='float16')
-    assert d.shape == (64, 96 if kind == 'gelu_tanh' else 48) and d.device == 1
+    assert d.shape == (64, 96 if kind in ('gelu_tanh', 'silu') else 48) and d.device == 1
 copied = fp8(64, 1000, 'fp8_row', device=1)  # whose rows begin anywhere: to a workspace
 assert blockscale.gemm(copied, copied, batch_invariant=True).shape == (64, 64)
 assert set(asked) == {STREAM + 1}, asked

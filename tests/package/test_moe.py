@@ -49,6 +49,8 @@ def activated(
         return 0.5 * h * (1 + np.tanh(inner))
     if activation == "gelu_erf":
         return 0.5 * h * (1 + np.vectorize(math.erf)(h / math.sqrt(2)))
+    if activation == "silu":
+        return h / (1 + np.exp(-h))
     size = interleave or h.shape[-1] // 2
     halves = h.reshape(len(h), -1, 2, size)
     first, second = (halves[:, :, i].reshape(len(h), -1) for i in (0, 1))
@@ -315,6 +317,7 @@ def test_x_that_is_quantized() -> None:
         {"interleave": 64, "gate_first": False},
         {"activation": "gelu_tanh"},
         {"activation": "gelu_erf"},
+        {"activation": "silu"},
         {"activation": None},
     ],
     ids=str,
@@ -449,7 +452,7 @@ GIVEN = {"x": X, "w13": W13, "w2": W2, "ids": IDS, "weights": WEIGHTS}
         ({"weights": WEIGHTS[:, :1]}, ValueError,
          "weights: shape is (5, 1), must be (5, 2), that of ids"),
         ({"activation": "relu"}, ValueError,
-         "activation: is 'relu', must be swiglu, gelu_tanh, gelu_erf or None"),
+         "activation: is 'relu', must be swiglu, silu, gelu_tanh, gelu_erf or None"),
         ({"activation": blockscale.Swiglu()}, TypeError,
          "activation: is a Swiglu, must be a name or None"),
         ({"interleave": 7}, ValueError, "interleave: is 7, must be 0, 1 or 64"),

@@ -127,7 +127,7 @@ def test_a_plain_operand_and_bytes() -> None:
     assert torch.equal(ops.gemm(x, b, "bf16", "mxfp8_e4m3", b_scales=scales), want)
 
 
-@pytest.mark.parametrize("transform", ["gelu_tanh", "gelu_erf", "swiglu"])
+@pytest.mark.parametrize("transform", ["gelu_tanh", "gelu_erf", "silu", "swiglu"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_transforms_of_products_are_the_packages(transform: str, dtype: Any) -> None:
     a, b, options = operands(5, 14, 256, "fp8_1x128", "fp8_128x128")
@@ -147,7 +147,7 @@ def test_transforms_of_products_are_the_packages(transform: str, dtype: Any) -> 
 @pytest.mark.parametrize("batch", [(), (3,)])
 def test_shapes_of_transformed_products_are_known_beforehand(batch: tuple[int, ...]) -> None:
     a, b = normal(*batch, 5, 64), normal(*(1 for _ in batch), 14, 64)
-    for transform in ("identity", "gelu_erf", "swiglu"):
+    for transform in ("identity", "gelu_erf", "silu", "swiglu"):
         real = ops.gemm(a, b, "f32", "f32", transform=transform)
         with torch._subclasses.FakeTensorMode() as mode:
             fakes = [mode.from_tensor(x) for x in (a, b)]
@@ -156,7 +156,7 @@ def test_shapes_of_transformed_products_are_known_beforehand(batch: tuple[int, .
 
 
 @pytest.mark.parametrize("recipe", ["fp8_1x128", "fp8_1x128_ue8m0", "mxfp8_e4m3", "nvfp4"])
-@pytest.mark.parametrize("transform", ["identity", "gelu_erf", "swiglu"])
+@pytest.mark.parametrize("transform", ["identity", "gelu_erf", "silu", "swiglu"])
 def test_quantized_products_are_the_packages(recipe: str, transform: str) -> None:
     a, b, options = operands(5, 256, 256, "fp8_1x128", "fp8_128x128")
     bias = normal(256, seed=3)

@@ -27,6 +27,8 @@ def exact(x: np.ndarray, transform: Any) -> np.ndarray:
         return x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) / 2
     if transform == "gelu_erf":
         return x * (1 + ERF(x / np.sqrt(2))) / 2
+    if transform == "silu":
+        return x / (1 + np.exp(-x))
     if transform == "swiglu":
         transform = Swiglu()
     if isinstance(transform, Swiglu):
@@ -49,6 +51,7 @@ def exact(x: np.ndarray, transform: Any) -> np.ndarray:
 TRANSFORMS = [
     "gelu_tanh",
     "gelu_erf",
+    "silu",
     "swiglu",
     Swiglu(order="up_first"),
     Swiglu(group=1),

@@ -38,7 +38,7 @@ def test_gemm_of_groups(program: Program, recipe_a: str, recipe_b: str, dtype: s
     assert 0 <= check["largest_error"] <= check["proven_error"] and 0 <= check["of_usual"] <= 1
 
 
-@pytest.mark.parametrize("transform", ["gelu_tanh", "swiglu"])
+@pytest.mark.parametrize("transform", ["gelu_tanh", "silu", "swiglu"])
 def test_what_is_printed(program: Program, transform: str):
     recipes = ["--recipe-a", "mxfp8_e4m3", "--recipe-b", "mxfp4", "--transform", transform]
     first, *plan, time, check = program.ok("gemm", "--groups", "3x4", *SIZES, *recipes).splitlines()

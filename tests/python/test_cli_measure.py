@@ -49,7 +49,7 @@ def test_gemm_text(program: Program):
     assert re.match(r"check  15 elements against float64: .*: passed$", third)
 
 
-@pytest.mark.parametrize("transform", ["identity", "gelu_tanh", "gelu_erf", "swiglu"])
+@pytest.mark.parametrize("transform", ["identity", "gelu_tanh", "gelu_erf", "silu", "swiglu"])
 @pytest.mark.parametrize(
     ("to", "bytes_of_128"),
     [("fp8_1x128", 132), ("fp8_1x128_ue8m0", 129), ("mxfp8_e4m3", 132), ("nvfp4", 72)],
@@ -71,7 +71,7 @@ def test_gemm_quantizes(program: Program, to: str, bytes_of_128: int, transform:
     assert last == f"bytes  0 of {bytes_text}"
 
 
-@pytest.mark.parametrize("transform", ["gelu_tanh", "gelu_erf", "swiglu"])
+@pytest.mark.parametrize("transform", ["gelu_tanh", "gelu_erf", "silu", "swiglu"])
 def test_gemm_transforms_a_plain_result(program: Program, transform: str):
     arguments = ["gemm", "-m", 5, "-n", 64, "-k", 32, "--repeats", 1, "--transform", transform]
     arguments += ["--recipe-a", "bf16", "--recipe-b", "mxfp4", "--dtype", "bf16"]
@@ -106,7 +106,7 @@ def test_gemm_transforms_a_plain_result(program: Program, transform: str):
             "invalid_argument",
             "b.rows: is 65, must be 64",
         ),
-        ("--to nvfp4 --transform modulate", "usage", "of identity, gelu_tanh, gelu_erf, swiglu"),
+        ("--to nvfp4 --transform modulate", "usage", "of identity, gelu_tanh, gelu_erf, silu"),
         (
             "-m 4 -n 4 -k 32 --recipe-a f32 --recipe-b f32 --to fp8_row",
             "unsupported",

@@ -20,6 +20,7 @@ SMALL = ["moe", "--hidden", "256", "--inner", "128", "--experts", "8", "--top-k"
         "--recipe nvfp4 --activation gelu_tanh",
         "--recipe mxfp4 --activation gelu_erf --dtype f32",
         "--recipe bf16 --activation identity --dtype f16",
+        "--activation silu",
     ],
 )
 @pytest.mark.parametrize("routing", ["uniform", "zipf", "one-hot"])

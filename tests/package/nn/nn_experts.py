@@ -222,6 +222,8 @@ def between(layer: Any, h: Any, off: Any) -> tuple[Any, Any]:
     """What lies between the products, and what an error becomes there: slopes are below 1.2."""
     if layer.activation is None:
         return h, off
+    if layer.activation == "silu":
+        return torch.nn.functional.silu(h), 1.2 * off + 2.0**-21 * h.abs()
     if layer.activation != "swiglu":
         how = "tanh" if layer.activation == "gelu_tanh" else "none"
         return torch.nn.functional.gelu(h, approximate=how), 1.2 * off + 2.0**-21 * h.abs()

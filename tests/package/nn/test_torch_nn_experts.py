@@ -32,6 +32,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "ups_first": {"gate_first": False, "biases": (None, normal(E, H, seed=7))},
     "alphas": {"expert_alphas": (normal(E, seed=4), normal(E, seed=5))},
     "gelu": {"activation": "gelu_tanh"},
+    "silu": {"activation": "silu"},
     "linear": {"activation": None, "biases": (normal(E, I, seed=8), None)},
 }
 
