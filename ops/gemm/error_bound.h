@@ -103,10 +103,10 @@ constexpr double proven_error_of_fp4(Recipe a, Recipe b, std::int64_t k) {
 /// Of weights in FP4 and many rows: instructions of 16 of k sum all of K, or a part of it, up to
 /// eight of which are added in f32; where MX's scales are the sums', each block of 32 is.
 constexpr double proven_error_of_fp4_tiles(Recipe a, Recipe b, std::int64_t k) {
-  const double in_f32 = roundings((b == Recipe::nvfp4 ? 0 : static_cast<double>(ceil_div(k, 32))) +
-                                  kEndRoundings);
-  const double sums = mma_segment_error(recipe_traits(a).element,
-                                        static_cast<int>(ceil_div(k, 16)));
+  const double in_f32 =
+      roundings((b == Recipe::nvfp4 ? 0 : static_cast<double>(ceil_div(k, 32))) + kEndRoundings);
+  const double sums =
+      mma_segment_error(recipe_traits(a).element, static_cast<int>(ceil_div(k, 16)));
   return sums * (1 + in_f32 * 0x1p-24) + in_f32;
 }
 

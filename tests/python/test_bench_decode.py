@@ -21,7 +21,9 @@ def test_products_of_a_layer() -> None:
 
 def test_a_case_stands_on_a_line() -> None:
     times = {"bf16": 5000.0, "fp8_128x128": 2500.0, "fp8_row": 4000.0}
+    times |= {"nvfp4": 2000.0, "mxfp4": 1000.0}
     case = {"rows": 64, "fused": True, "microseconds": times}
     line = decode.table([case]).splitlines()[1]
     assert line.startswith("64, fused ")
-    assert line.split()[2:] == ["5000.0", "2500.0", "4000.0", "2.00", "x", "1.25", "x"]
+    assert line.split()[2:7] == ["5000.0", "2500.0", "4000.0", "2000.0", "1000.0"]
+    assert line.split()[7:] == ["2.00", "x", "1.25", "x", "2.50", "x", "5.00", "x"]

@@ -1,9 +1,9 @@
 """Times the first calls of a process on a GPU, with and without blockscale.cuda.load_kernels.
 
-Each case runs in processes of its own, in turns: the CPU time of load_kernels for each operation
-and for all, and of the first gemm and its like behind it, from an idle device: what the caller
-waits for, and how long until the result is there. A second call of the same stands beside it, and
-what the first one takes while another stream computes for a tenth of a second.
+Each case runs in processes of its own, in turns, and its medians count: load_kernels, where it is
+called; the first gemm, until it returns and until its result is there; a second one. Idle: nothing
+else runs. Busy: another stream multiplies for a tenth of a second, and the driver makes the first
+launch of a kernel wait for that.
 """
 
 from __future__ import annotations

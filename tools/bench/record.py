@@ -4,8 +4,8 @@ Usage: record.py NAME --output FOLDER --commit HASH [OPTION...]
 
 NAME is a module beside this one: `programs` (the C++ benchmarks of a GPU build), `command`
 (`blockscale bench`), `gemm`, `gemm_sweep`, `weights`, `grouped_gemm`, `moe`, `decode`, `offload`,
-`first_calls`, `gemm_cpu`, `host` or `conversion`. Each has `add_options`, which tells its options, and `measure`,
-which prints what it finds and yields a `Measurement` for each file to write. That is
+`first_calls`, `gemm_cpu`, `host` or `conversion`. Each has `add_options`, which tells its options,
+and `measure`, which prints what it finds and yields a `Measurement` for each file to write. That is
 FOLDER/DATE-CHIP-NAME.json: date, chip, driver (or what stands for it on a CPU), commit, command,
 and what was measured under "results".
 """

@@ -352,12 +352,12 @@ sanitize() { # TOOL PROGRAM GTEST-OPTION...
 }
 
 # run_gpu_benchmarks [OPTION...]: the programs; run_gpu_benchmarks gemm [OPTION...]: products, in
-# turns with torch's; gemm_sweep: of any number of rows; weights: of few rows with FP4 weights;
-# grouped_gemm: of groups of rows; moe: layers of experts; decode: a step of 36 layers; offload: blocks whose
-# weights are copied as they run; host: CPU time of calls from Python.
+# turns with torch's; gemm_sweep: of any number of rows; weights: with FP4 weights; grouped_gemm: of
+# groups of rows; moe: layers of experts; decode: a step of 36 layers; offload: blocks whose weights
+# are copied as they run; first_calls: of a process; host: CPU time of calls from Python.
 run_gpu_benchmarks() {
   case ${1:-} in
-    gemm | gemm_sweep | weights | grouped_gemm | moe | decode | offload | host)
+    gemm | gemm_sweep | weights | grouped_gemm | moe | decode | offload | first_calls | host)
       run_python_benchmark "$@"
       return
       ;;

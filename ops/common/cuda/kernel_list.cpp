@@ -24,7 +24,8 @@ std::vector<runtime::KernelSpec> kernel_list() {
        {quantize_detail::quantize_kernel_specs(), quantize_detail::rows_and_columns_kernel_specs(),
         quantize_detail::dequantize_kernel_specs(), gemm_detail::plain_gemm_kernel_specs(),
         gemm_detail::fp8_gemm_kernel_specs(), gemm_detail::fp4_gemm_kernel_specs(),
-        gemm_detail::fp4_tiles_kernel_specs(), grouped_gemm_detail::kernel_specs(), moe_detail::kernel_specs()}) {
+        gemm_detail::fp4_tiles_kernel_specs(), grouped_gemm_detail::kernel_specs(),
+        moe_detail::kernel_specs()}) {
     for (runtime::KernelSpec& spec : specs) all.push_back(std::move(spec));
   }
   return all;

@@ -34,8 +34,7 @@ using Change = std::function<void(Fp4TilesParams&)>;
 bool run(PlainOperands& operands, const emulator::Options& options,
          std::optional<Fp4TilesDivision> division = std::nullopt, const Change& change = nullptr) {
   const GemmArguments x = gemm_detail::validated(operands.arguments(), {});
-  std::optional<Fp4TilesPlan> plan =
-      gemm_detail::plan_fp4_tiles(x, test::chip_of(2), division);
+  std::optional<Fp4TilesPlan> plan = gemm_detail::plan_fp4_tiles(x, test::chip_of(2), division);
   if (!plan) {
     ADD_FAILURE() << "no kernel of many rows";
     return false;
@@ -68,8 +67,8 @@ void check(const PlainProblem& p, const emulator::Options& options = emulator::i
 TEST(EmulatedFp4Tiles, EveryPairLayoutAndTile) {
   std::uint64_t seed = 1;
   for_each_fp4_pair([&](Recipe a, Recipe b) {
-    for (const ScaleLayout layout : {ScaleLayout::row_major, ScaleLayout::swizzled_128x4,
-                                     ScaleLayout::swizzled_8x4}) {
+    for (const ScaleLayout layout :
+         {ScaleLayout::row_major, ScaleLayout::swizzled_128x4, ScaleLayout::swizzled_8x4}) {
       for (const int tokens : {64, 128, 256}) {
         PlainProblem p = problem_of(a, b, tokens == 128 ? 150 : 40, 136, 352);
         p.b_layout = layout;
@@ -104,11 +103,8 @@ TEST(EmulatedFp4Tiles, EdgesOfRowsColumnsAndK) {
 /// Blocks of a cluster that divide K, evenly or not, or have none of it.
 TEST(EmulatedFp4Tiles, Divisions) {
   std::uint64_t seed = 1;
-  for (const auto& [tokens, blocks, k] : {std::tuple{64, 2u, 192},
-                                          {64, 4u, 736},
-                                          {64, 8u, 320},
-                                          {128, 2u, 224},
-                                          {256, 4u, 96}}) {
+  for (const auto& [tokens, blocks, k] :
+       {std::tuple{64, 2u, 192}, {64, 4u, 736}, {64, 8u, 320}, {128, 2u, 224}, {256, 4u, 96}}) {
     const Fp4TilesDivision division = {tokens, blocks};
     check(problem_of(Recipe::bf16, Recipe::nvfp4, 70, 130, k), emulator::random_order(seed++),
           division);
@@ -136,8 +132,8 @@ TEST(EmulatedFp4Tiles, ScalesFarApart) {
           operands.b().set_scale(block % p.n, block, other);
         }
         SCOPED_TRACE(std::to_string(other) + " in every " + std::to_string(every));
-        ASSERT_TRUE(run(operands, emulator::random_order(4),
-                        Fp4TilesDivision{every == 5 ? 256 : 64, 1}));
+        ASSERT_TRUE(
+            run(operands, emulator::random_order(4), Fp4TilesDivision{every == 5 ? 256 : 64, 1}));
         EXPECT_LE(test::compare(operands.arguments(), limit_of(p)).largest_share, 1);
       }
     }

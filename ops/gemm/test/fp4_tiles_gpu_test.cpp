@@ -55,8 +55,8 @@ void check(const PlainProblem& p, const Fp4TilesDivision& division) {
 
 TEST_F(CudaGpuFp4Tiles, EveryPairLayoutAndTile) {
   for_each_fp4_pair([](Recipe a, Recipe b) {
-    for (const ScaleLayout layout : {ScaleLayout::row_major, ScaleLayout::swizzled_128x4,
-                                     ScaleLayout::swizzled_8x4}) {
+    for (const ScaleLayout layout :
+         {ScaleLayout::row_major, ScaleLayout::swizzled_128x4, ScaleLayout::swizzled_8x4}) {
       for (const int tokens : {64, 128, 256}) {
         for (const std::int64_t m : {17, 64, 300}) {
           for (const std::int64_t n : {1, 130, 640}) {

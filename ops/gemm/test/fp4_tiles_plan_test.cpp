@@ -121,9 +121,10 @@ TEST(Fp4TilesPlan, SaysWhatIsLaunched) {
   const auto text = [](std::int64_t m, std::int64_t n, std::int64_t k) {
     return cuda::describe_gemm(product(m, n, k, Recipe::bf16, Recipe::mxfp4), cuda::Chip{});
   };
-  EXPECT_EQ(text(4096, 4096, 4096),
-            "gemm_tiles_mxfp4_bf16_256x128: 512 tiles of 256 x 128, 64 stages of 64 of K; 132 x 384 "
-            "threads, 4 stages, 207872 bytes shared, stored as boxes\n");
+  EXPECT_EQ(
+      text(4096, 4096, 4096),
+      "gemm_tiles_mxfp4_bf16_256x128: 512 tiles of 256 x 128, 64 stages of 64 of K; 132 x 384 "
+      "threads, 4 stages, 207872 bytes shared, stored as boxes\n");
   EXPECT_THAT(text(64, 4096, 7168), HasSubstr("divided among 4 blocks of a cluster; 128 x 384"));
 }
 

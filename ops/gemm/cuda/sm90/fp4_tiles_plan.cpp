@@ -43,8 +43,8 @@ Fp4TilesConfig config_of(const GemmArguments& x, int tokens) {
   return kFp4TilesKernels[kFp4TilesKernels.find(x.a.recipe, x.b.recipe, tokens)];
 }
 
-/// As many stages as shared memory has room for, two at least: of a multiprocessor, where it has one
-/// block alone.
+/// As many stages as shared memory has room for, two at least: of a multiprocessor, where it has
+/// one block alone.
 std::optional<std::uint32_t> stages_of(const cuda::Chip& chip, const Fp4TilesConfig& config,
                                        bool is_alone) {
   constexpr std::uint32_t kReserved = 1024;  // of each block, by the driver
@@ -111,11 +111,10 @@ Fp4TilesParams params_of(const GemmArguments& x, const Sizes& size, const Fp4Til
   p.a_batched = x.a.batch > 1;
   p.b_batched = x.b.batch > 1;
   p.epilogue = epilogue_of(x);
-  p.order = DenseOrder(static_cast<std::uint32_t>(ceil_div(x.d.rows, d.tokens)),
-                       static_cast<std::uint32_t>(size.tiles_n),
-                       static_cast<std::uint32_t>(size.batch),
-                       kBandRows / static_cast<std::uint32_t>(d.tokens),
-                       static_cast<std::uint32_t>(x.d.rows));
+  p.order = DenseOrder(
+      static_cast<std::uint32_t>(ceil_div(x.d.rows, d.tokens)),
+      static_cast<std::uint32_t>(size.tiles_n), static_cast<std::uint32_t>(size.batch),
+      kBandRows / static_cast<std::uint32_t>(d.tokens), static_cast<std::uint32_t>(x.d.rows));
   p.pieces = static_cast<std::uint32_t>(x.a.k / kPieceK);
   p.k_stages = static_cast<std::uint32_t>(size.stages);
   p.blocks_k = d.blocks_k;
@@ -172,8 +171,7 @@ std::string Fp4TilesPlan::str() const {
   const Fp4TilesConfig config = kFp4TilesKernels[kernel];
   std::string text = kernel_name(config) + ": " + std::to_string(p.order.tiles) + " tiles of " +
                      std::to_string(config.tokens) + " x " + std::to_string(kTileRows) + ", " +
-                     std::to_string(p.k_stages) + " stages of " + std::to_string(kStageK) +
-                     " of K";
+                     std::to_string(p.k_stages) + " stages of " + std::to_string(kStageK) + " of K";
   if (p.blocks_k > 1) {
     text += " divided among " + std::to_string(p.blocks_k) + " blocks of a cluster";
   }

@@ -1,5 +1,5 @@
-// How a product of many rows of A with weights in FP4 becomes a launch on Hopper: a pure function of
-// shapes, recipes, strides and the chip.
+// How a product of many rows of A with weights in FP4 becomes a launch on Hopper: a pure function
+// of shapes, recipes, strides and the chip.
 #pragma once
 
 #include <cstdint>

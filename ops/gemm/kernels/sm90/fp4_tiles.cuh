@@ -45,9 +45,9 @@ namespace fp4_tiles {
 /// What a block has to do: some of the tiles, and of each its part of K.
 struct Work {
   const Fp4TilesParams& p;
-  uint32_t first, step;      // tiles
-  uint32_t rank;             // in the cluster
-  uint32_t k_begin, k_end;   // stages
+  uint32_t first, step;     // tiles
+  uint32_t rank;            // in the cluster
+  uint32_t k_begin, k_end;  // stages
 
   BLOCKSCALE_DEVICE explicit Work(const Fp4TilesParams& params)
       : p(params),
@@ -70,9 +70,7 @@ struct Shared {
   device::StageRing ring;
 
   BLOCKSCALE_DEVICE explicit Shared(uint32_t stages)
-      : memory(memory_of(kConfig, stages)),
-        base(device::shared_base()),
-        ring{base, stages} {}
+      : memory(memory_of(kConfig, stages)), base(device::shared_base()), ring{base, stages} {}
 
   BLOCKSCALE_DEVICE ptx::SharedAddress a(uint32_t stage) const {
     return base + (memory.operands + stage * memory.stage_bytes);
@@ -335,8 +333,8 @@ class Multiplier {
         for (uint32_t j = 0; j < 2; ++j) {
           const uint32_t step = 2 * half + j;
           uint32_t pairs[2];
-          decoding::spread_even_e2m1<kForm>(
-              pairs, ptx::prmt(bytes, upper, j == 0 ? 0x5410 : 0x7632));
+          decoding::spread_even_e2m1<kForm>(pairs,
+                                            ptx::prmt(bytes, upper, j == 0 ? 0x5410 : 0x7632));
           const uint32_t factor = factors[i].at[kIsNvfp4 ? step : half];
           x.b[step].set(static_cast<int>(i), decoding::multiply_pair<kForm>(pairs[0], factor));
           x.b[step].set(static_cast<int>(i) + 2, decoding::multiply_pair<kForm>(pairs[1], factor));
@@ -398,8 +396,7 @@ class Multiplier {
         BLOCKSCALE_UNROLL
         for (int i = 0; i < 4; ++i) {
           const int of_sums = first / 2 + i;
-          sums.set(of_sums,
-                   ptx::fma_rn(products.value[i], scales[i / 2], sums.get(of_sums)));
+          sums.set(of_sums, ptx::fma_rn(products.value[i], scales[i / 2], sums.get(of_sums)));
         }
       }
     }
@@ -479,8 +476,7 @@ class Storer {
     using Two = device::Vector<float, 2>;
     const uint32_t lane = ptx::laneid();
     const ptx::SharedAddress from =
-        shared_.exchange(warp_ / 4) +
-        ((warp_ % 4 * 16 + lane / 4) * kSumRowBytes + lane % 4 * 8);
+        shared_.exchange(warp_ / 4) + ((warp_ % 4 * 16 + lane / 4) * kSumRowBytes + lane % 4 * 8);
     const auto place = [&](uint32_t i) {
       return from + (i / 2 % 2 * 8 * kSumRowBytes + i / 4 * 32);
     };
@@ -510,9 +506,9 @@ class Storer {
   BLOCKSCALE_DEVICE void scale(float (&own)[kOwn], uint32_t batch) const {
     if constexpr (!Shared<kConfig>::kIsNvfp4) return;
     const Fp4TilesParams& p = work_.p;
-    const float tensor_scale =
-        p.tensor_scale == nullptr ? 1.0f
-                                  : ptx::ld_global(p.tensor_scale + batch * p.tensor_scale_stride);
+    const float tensor_scale = p.tensor_scale == nullptr
+                                   ? 1.0f
+                                   : ptx::ld_global(p.tensor_scale + batch * p.tensor_scale_stride);
     BLOCKSCALE_UNROLL
     for (float& sum : own) sum = ptx::mul_rn(sum, decoding::kUe4m3Left);
     if (p.tensor_scale_divides) {

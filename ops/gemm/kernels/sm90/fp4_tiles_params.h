@@ -30,13 +30,13 @@ struct alignas(64) Fp4TilesParams {
   bool tensor_scale_divides = false;
   bool a_batched = false, b_batched = false;
   LinearEpilogue epilogue;
-  DenseOrder order;         // tile rows are a tile's of A
-  uint32_t pieces = 0;      // of a row of B: K is as many times kPieceK
-  uint32_t k_stages = 0;    // of kStageK, the last may be ragged
-  uint32_t blocks_k = 1;    // of a cluster, which divide K
+  DenseOrder order;           // tile rows are a tile's of A
+  uint32_t pieces = 0;        // of a row of B: K is as many times kPieceK
+  uint32_t k_stages = 0;      // of kStageK, the last may be ragged
+  uint32_t blocks_k = 1;      // of a cluster, which divide K
   uint32_t block_stages = 0;  // of each of them, but the last ones
-  uint32_t stages = 0;      // of shared memory
-  uint32_t a_bytes = 0;     // copied to a stage: of a tile's rows, or of all if they are fewer
+  uint32_t stages = 0;        // of shared memory
+  uint32_t a_bytes = 0;       // copied to a stage: of a tile's rows, or of all if they are fewer
 };
 
 }  // namespace blockscale
