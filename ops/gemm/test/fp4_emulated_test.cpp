@@ -51,27 +51,17 @@ bool run(PlainOperands& operands, const emulator::Options& options,
   }
   Fp4GemmParams params = plan->params;
   if (change) change(params);
-  const auto kernel = static_cast<std::size_t>(plan->kernel);
-  const emulator::Report report = emulator::launch(
-      plan->shape, test::buffers_of(operands), emulator::compiled_for(plan->architecture, options),
-      [&] { test::run_kernel(kernel, params); });
-  EXPECT_TRUE(report.ok()) << plan->str() << report.text();
-  EXPECT_TRUE(operands.d().is_poison_intact());
-  return report.ok();
+  return test::launch_emulated(*plan, params, operands, options);
 }
 
-/// The usual error of these kernels, though the emulator sums products exactly.
 gemm_detail::ErrorLimit limit_of(const PlainProblem& p) {
-  return p.exact ? gemm_detail::ErrorLimit{}
-                 : gemm_detail::usual_error(gemm_detail::GemmPath::sm90_fp4);
+  return test::limit_of(p, gemm_detail::GemmPath::sm90_fp4);
 }
 
 void check(const PlainProblem& p, const emulator::Options& options = emulator::in_order(),
            std::optional<Fp4Division> division = std::nullopt) {
-  SCOPED_TRACE(p.str());
-  PlainOperands operands(p);
-  if (!run(operands, options, division)) return;
-  EXPECT_LE(test::compare(operands.arguments(), limit_of(p)).largest_share, 1);
+  test::check_emulated(p, gemm_detail::GemmPath::sm90_fp4,
+                       [&](PlainOperands& operands) { return run(operands, options, division); });
 }
 
 TEST(EmulatedFp4Gemm, EveryPairLayoutAndEdge) {

@@ -13,6 +13,7 @@
 #include "ops/gemm/cuda/problem.h"
 #include "ops/gemm/cuda/product_plan.h"
 #include "ops/gemm/cuda/sm90/fp4_plan.h"
+#include "ops/gemm/cuda/sm90/fp4_tiles_plan.h"
 #include "ops/gemm/test/plain_problem.h"
 #include "ops/gemm/validate.h"
 #include "tests/chip.h"
@@ -22,6 +23,7 @@ namespace {
 
 using gemm_detail::Fp4GemmPlan;
 using gemm_detail::plan_fp4_gemm;
+using gemm_detail::plan_fp4_tiles;
 using testing::HasSubstr;
 
 GemmArguments product(std::int64_t m, std::int64_t n, std::int64_t k, Recipe a = Recipe::bf16,
@@ -70,10 +72,12 @@ TEST(Fp4GemmPlan, ExistsForEveryShapeOfFewRows) {
   }
 }
 
-TEST(Fp4GemmPlan, TakesNothingElse) {
+/// Of few rows, and what is left of them for many.
+void expect_nothing_else_is_taken(std::int64_t m) {
   const cuda::Chip chip;
-  const GemmArguments good = product(8, 4096, 4096);
-  EXPECT_TRUE(plan_fp4_gemm(good, chip));
+  const GemmArguments good = product(m, 4096, 4096);
+  EXPECT_EQ(plan_fp4_gemm(good, chip).has_value(), m <= 16);
+  EXPECT_TRUE(plan_fp4_tiles(good, chip));
   const auto expect_tiles = [&](const char* what, const GemmArguments& x) {
     EXPECT_FALSE(plan_fp4_gemm(x, chip)) << what;
     EXPECT_EQ(gemm_detail::plan_product(x, chip).path(), gemm_detail::GemmPath::sm90_fp4_tiles)
@@ -81,6 +85,7 @@ TEST(Fp4GemmPlan, TakesNothingElse) {
   };
   const auto expect_plain = [&](const char* what, const GemmArguments& x) {
     EXPECT_FALSE(plan_fp4_gemm(x, chip)) << what;
+    EXPECT_FALSE(plan_fp4_tiles(x, chip)) << what;
     EXPECT_EQ(gemm_detail::plan_product(x, chip).path(), gemm_detail::GemmPath::plain) << what;
   };
   const auto changed = [&](const std::function<void(GemmArguments&)>& change) {
@@ -89,14 +94,14 @@ TEST(Fp4GemmPlan, TakesNothingElse) {
     return x;
   };
   expect_tiles("more rows", product(17, 4096, 4096));
-  expect_plain("A in f32", product(8, 4096, 4096, Recipe::f32));
-  expect_plain("A in MXFP8", product(8, 4096, 4096, Recipe::mxfp8_e4m3));
-  expect_plain("A in e5m2", product(8, 4096, 4096, Recipe::fp8_tensor_e5m2));
-  expect_plain("B in MXFP8, A in FP8", product(8, 4096, 4096, Recipe::fp8_row, Recipe::mxfp8_e4m3));
-  expect_plain("B in FP6", product(8, 4096, 4096, Recipe::bf16, Recipe::mxfp6_e2m3));
-  expect_plain("half a piece of K", product(8, 4096, 4096 + 16));
-  expect_plain("no K", product(8, 4096, 0));
-  expect_plain("no element", product(8, 0, 4096));
+  expect_plain("A in f32", product(m, 4096, 4096, Recipe::f32));
+  expect_plain("A in MXFP8", product(m, 4096, 4096, Recipe::mxfp8_e4m3));
+  expect_plain("A in e5m2", product(m, 4096, 4096, Recipe::fp8_tensor_e5m2));
+  expect_plain("B in MXFP8, A in FP8", product(m, 4096, 4096, Recipe::fp8_row, Recipe::mxfp8_e4m3));
+  expect_plain("B in FP6", product(m, 4096, 4096, Recipe::bf16, Recipe::mxfp6_e2m3));
+  expect_plain("half a piece of K", product(m, 4096, 4096 + 16));
+  expect_plain("no K", product(m, 4096, 0));
+  expect_plain("no element", product(m, 0, 4096));
   expect_tiles("rows of the same bits", changed([](auto& x) { x.batch_invariant = true; }));
   expect_plain("rows of B that begin anywhere",
                changed([](auto& x) { x.b.value_row_stride += 8; }));
@@ -114,10 +119,17 @@ TEST(Fp4GemmPlan, TakesNothingElse) {
                }));
   EXPECT_FALSE(plan_fp4_gemm(good, cuda::chip_named("B200")));
   EXPECT_FALSE(plan_fp4_gemm(good, cuda::chip_named("RTX 5090")));
-  GemmArguments quantized = imagined_gemm(8, 4096, 4096, Recipe::bf16, Recipe::nvfp4, Format::f32,
+  GemmArguments quantized = imagined_gemm(m, 4096, 4096, Recipe::bf16, Recipe::nvfp4, Format::f32,
                                           1, Recipe::mxfp8_e4m3, {});
   quantized = gemm_detail::validated(quantized, {});
   expect_plain("D is quantized", quantized);
+}
+
+TEST(Fp4GemmPlan, TakesNothingElse) {
+  for (const std::int64_t m : {8, 80}) {
+    SCOPED_TRACE(m);
+    expect_nothing_else_is_taken(m);
+  }
 }
 
 TEST(Fp4GemmPlan, TakesEveryFp8RecipeOfE4m3) {

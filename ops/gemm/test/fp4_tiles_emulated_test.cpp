@@ -41,27 +41,17 @@ bool run(PlainOperands& operands, const emulator::Options& options,
   }
   gemm_detail::resolve_tensor_maps(plan->maps, emulator::encode_tensor_map, plan->params);
   if (change) change(plan->params);
-  const auto kernel = static_cast<std::size_t>(plan->kernel);
-  const emulator::Report report = emulator::launch(
-      plan->shape, test::buffers_of(operands), emulator::compiled_for(plan->architecture, options),
-      [&] { test::run_kernel(kernel, plan->params); });
-  EXPECT_TRUE(report.ok()) << plan->str() << report.text();
-  EXPECT_TRUE(operands.d().is_poison_intact());
-  return report.ok();
+  return test::launch_emulated(*plan, plan->params, operands, options);
 }
 
-/// The usual error of these kernels, though the emulator sums products exactly.
 gemm_detail::ErrorLimit limit_of(const PlainProblem& p) {
-  return p.exact ? gemm_detail::ErrorLimit{}
-                 : gemm_detail::usual_error(gemm_detail::GemmPath::sm90_fp4_tiles);
+  return test::limit_of(p, gemm_detail::GemmPath::sm90_fp4_tiles);
 }
 
 void check(const PlainProblem& p, const emulator::Options& options = emulator::in_order(),
            std::optional<Fp4TilesDivision> division = std::nullopt) {
-  SCOPED_TRACE(p.str());
-  PlainOperands operands(p);
-  if (!run(operands, options, division)) return;
-  EXPECT_LE(test::compare(operands.arguments(), limit_of(p)).largest_share, 1);
+  test::check_emulated(p, gemm_detail::GemmPath::sm90_fp4_tiles,
+                       [&](PlainOperands& operands) { return run(operands, options, division); });
 }
 
 TEST(EmulatedFp4Tiles, EveryPairLayoutAndTile) {

@@ -1,10 +1,9 @@
-// Which products the kernels of many rows with weights in FP4 take, and how they divide them,
-// without a GPU.
+// How the kernels of many rows with weights in FP4 divide products, without a GPU. (What they do
+// not take: fp4_plan_test.cpp.)
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <functional>
 #include <random>
 #include <string>
 
@@ -72,37 +71,6 @@ TEST(Fp4TilesPlan, ExistsForEveryShape) {
       }
     }
   }
-}
-
-TEST(Fp4TilesPlan, TakesNothingElse) {
-  const cuda::Chip chip;
-  const GemmArguments good = product(80, 4096, 4096);
-  EXPECT_TRUE(plan_fp4_tiles(good, chip));
-  const auto expect_plain = [&](const char* what, const GemmArguments& x) {
-    EXPECT_FALSE(plan_fp4_tiles(x, chip)) << what;
-    EXPECT_EQ(gemm_detail::plan_product(x, chip).path(), gemm_detail::GemmPath::plain) << what;
-  };
-  const auto changed = [&](const std::function<void(GemmArguments&)>& change) {
-    GemmArguments x = good;
-    change(x);
-    return x;
-  };
-  expect_plain("A in f32", product(80, 4096, 4096, Recipe::f32));
-  expect_plain("A in FP8", product(80, 4096, 4096, Recipe::mxfp8_e4m3));
-  expect_plain("B in FP6", product(80, 4096, 4096, Recipe::bf16, Recipe::mxfp6_e2m3));
-  expect_plain("half a piece of K", product(80, 4096, 4096 + 16));
-  expect_plain("rows of B that begin anywhere",
-               changed([](auto& x) { x.b.value_row_stride += 8; }));
-  expect_plain("rows of A that begin anywhere",
-               changed([](auto& x) { x.a.value_row_stride += 2; }));
-  expect_plain("scales with rows inner", changed([](auto& x) {
-                 x.b.layout = ScaleLayout::mn_major;
-                 x.b.scale_leading_stride = x.b.rows;
-               }));
-  EXPECT_FALSE(plan_fp4_tiles(good, cuda::chip_named("B200")));
-  GemmArguments quantized = imagined_gemm(80, 4096, 4096, Recipe::bf16, Recipe::nvfp4, Format::f32,
-                                          1, Recipe::mxfp8_e4m3, {});
-  expect_plain("D is quantized", gemm_detail::validated(quantized, {}));
 }
 
 /// A row's bits are to be the same among others: nothing that changes the order of its sums.

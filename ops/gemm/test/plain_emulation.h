@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "device/emulator/emulator.h"
+#include "ops/gemm/test/emulation.h"
 #include "ops/gemm/test/plain_problem.h"
 
 namespace blockscale::test {
@@ -41,6 +42,34 @@ inline std::vector<emulator::Buffer> buffers_of(PlainOperands& operands) {
   }
   std::erase_if(buffers, [](const emulator::Buffer& b) { return b.bytes == 0; });
   return buffers;
+}
+
+/// Launches a plan of FP4 weights with these parameters. False if the emulator has something to
+/// report.
+template <class Plan, class Params>
+bool launch_emulated(const Plan& plan, const Params& params, PlainOperands& operands,
+                     const emulator::Options& options) {
+  const auto kernel = static_cast<std::size_t>(plan.kernel);
+  const emulator::Report report = emulator::launch(
+      plan.shape, buffers_of(operands), emulator::compiled_for(plan.architecture, options),
+      [&] { run_kernel(kernel, params); });
+  EXPECT_TRUE(report.ok()) << plan.str() << report.text();
+  EXPECT_TRUE(operands.d().is_poison_intact());
+  return report.ok();
+}
+
+/// The usual error of a path, though the emulator sums products exactly.
+inline gemm_detail::ErrorLimit limit_of(const PlainProblem& p, gemm_detail::GemmPath path) {
+  return p.exact ? gemm_detail::ErrorLimit{} : gemm_detail::usual_error(path);
+}
+
+/// Runs a problem by run(operands), and compares.
+template <class Run>
+void check_emulated(const PlainProblem& p, gemm_detail::GemmPath path, const Run& run) {
+  SCOPED_TRACE(p.str());
+  PlainOperands operands(p);
+  if (!run(operands)) return;
+  EXPECT_LE(compare(operands.arguments(), limit_of(p, path)).largest_share, 1);
 }
 
 /// Gives A's element (row, k) the number, or the nearest that its type has.
