@@ -43,24 +43,30 @@ Fp4TilesConfig config_of(const GemmArguments& x, int tokens) {
   return kFp4TilesKernels[kFp4TilesKernels.find(x.a.recipe, x.b.recipe, tokens)];
 }
 
-/// As many stages as shared memory has room for, two at least: of a multiprocessor, where it has
-/// one block alone.
+/// As many stages as shared memory has room for, of a multiprocessor where it has one block alone:
+/// at least three, of which who multiplies has two while it waits for the next.
 std::optional<std::uint32_t> stages_of(const cuda::Chip& chip, const Fp4TilesConfig& config,
                                        bool is_alone) {
   constexpr std::uint32_t kReserved = 1024;  // of each block, by the driver
   const std::int64_t room = is_alone || blocks_per_multiprocessor(config) == 1
                                 ? chip.shared_bytes
                                 : (chip.shared_bytes + kReserved) / 2 - kReserved;
-  for (std::uint32_t stages = kFp4TilesMostStages; stages >= 2; --stages) {
+  for (std::uint32_t stages = kFp4TilesMostStages; stages >= 3; --stages) {
     if (memory_of(config, stages).total <= room) return stages;
   }
   return std::nullopt;
 }
 
-/// Whether each block has a multiprocessor for itself, as all of a cluster need: two that share one
-/// take turns with what turns codes into numbers.
+/// Whether each block has a multiprocessor for itself: two that share one take turns.
 bool is_alone(const Sizes& size, const cuda::Chip& chip, const Fp4TilesDivision& d) {
   return size.tiles(d.tokens) * d.blocks_k <= chip.multiprocessors;
+}
+
+/// Whether all clusters run at the same time, their blocks alone: those of four and eight leave
+/// some of a GPC's 16 or 18 multiprocessors.
+bool run_at_once(const Sizes& size, const cuda::Chip& chip, const Fp4TilesDivision& d) {
+  const std::int64_t blocks = size.tiles(d.tokens) * d.blocks_k;
+  return d.blocks_k <= 2 ? is_alone(size, chip, d) : blocks * 8 <= chip.multiprocessors * 7;
 }
 
 /// What a division costs, in cycles of a multiprocessor, as an H200 takes them: of a stage, of a
@@ -84,7 +90,8 @@ std::optional<Fp4TilesDivision> best_division(const GemmArguments& x, const Size
   for (const int tokens : kTokens) {
     for (std::uint32_t blocks = 1; blocks <= fp4_tiles::kMostBlocksK; blocks *= 2) {
       const Fp4TilesDivision d = {tokens, blocks};
-      if (blocks > 1 && (x.batch_invariant || blocks > size.stages || !is_alone(size, chip, d))) {
+      if (blocks > 1 &&
+          (x.batch_invariant || blocks > size.stages || !run_at_once(size, chip, d))) {
         break;
       }
       if (!stages_of(chip, config_of(x, tokens), is_alone(size, chip, d))) break;

@@ -238,7 +238,9 @@ class Multiplier {
   BLOCKSCALE_DEVICE Multiplier(const Shared<kConfig>& shared, uint32_t warp)
       : shared_(shared), row_(warp * 16 + ptx::laneid() / 4) {}
 
-  /// D^T's sums over `count` stages, of 64 rows of B and so many of A.
+  /// D^T's sums over `count` stages, of 64 rows of B and so many of A. One that has ended is left
+  /// when the next one but one is there: before that wait the arrival would keep descriptors out of
+  /// uniform registers (docs/log/gemm-sm90.md, version 91).
   BLOCKSCALE_DEVICE void multiply(uint32_t count, uint32_t rows, Sums& sums) {
     BLOCKSCALE_UNROLL
     for (int i = 0; i < Sums::kValues; ++i) sums.set(i, 0);
@@ -246,31 +248,35 @@ class Multiplier {
     BLOCKSCALE_NO_UNROLL
     while (count != 0) {
       if (!next_has_factors()) {
-        take(x, false);
+        take(x, false, false);
         add_blocks(sums, x, rows);
-        leave(x);
+        leave();
         --count;
         continue;
       }
-      take(x, true);
+      take(x, true, false);
       begin(sums, x);
+      bool one_has_ended = false;
       BLOCKSCALE_NO_UNROLL
       for (;;) {
         if (--count == 0 || !next_has_factors()) {
           end<0>(sums, x);
           break;
         }
-        take(y, true);
+        take(y, true, one_has_ended);
         begin(sums, y);
         end<1>(sums, x);
+        one_has_ended = true;
         if (--count == 0 || !next_has_factors()) {
           end<0>(sums, y);
           break;
         }
-        take(x, true);
+        take(x, true, true);
         begin(sums, x);
         end<1>(sums, y);
       }
+      if (one_has_ended) leave();
+      leave();
     }
   }
 
@@ -298,9 +304,11 @@ class Multiplier {
     return have.at[0] != 0 && have.at[1] != 0;
   }
 
-  /// Waits for the next stage, and makes numbers of its codes, with or without scales.
-  BLOCKSCALE_DEVICE void take(Stage& x, bool with_scales) {
+  /// Waits for the next stage, leaves the oldest if that has ended, and makes numbers of codes,
+  /// with or without scales.
+  BLOCKSCALE_DEVICE void take(Stage& x, bool with_scales, bool leaves) {
     if constexpr (kIsNvfp4) shared_.ring.wait_full(place_);
+    if (leaves) leave();
     x.place = place_.stage;
     place_.advance(shared_.ring.stages);
     using Factors = device::Vector<uint32_t, kIsNvfp4 ? 4 : 2>;
@@ -355,7 +363,7 @@ class Multiplier {
     ptx::wgmma_commit_group();
   }
 
-  /// Waits for the products of a stage, behind which so many have begun, and leaves it.
+  /// Waits for the products of a stage, behind which those of so many have begun.
   template <int kPending>
   BLOCKSCALE_DEVICE void end(Sums& sums, Stage& x) {
     if constexpr (kPending == 0) {
@@ -363,7 +371,6 @@ class Multiplier {
     } else {
       ptx::wgmma_wait_group<kPending>(x.b[0], x.b[1], x.b[2], x.b[3]);
     }
-    leave(x);
   }
 
   /// Adds the products of a stage that has numbers without scales: of blocks of 32 of k, by
@@ -402,15 +409,17 @@ class Multiplier {
     }
   }
 
-  /// Each warp says so when all of its lanes have.
-  BLOCKSCALE_DEVICE void leave(const Stage& x) const {
+  /// Leaves the oldest stage: each warp says so when all of its lanes have.
+  BLOCKSCALE_DEVICE void leave() {
     ptx::bar_warp_sync(ptx::kFullMask);
-    if (ptx::laneid() == 0) ptx::mbarrier_arrive(shared_.ring.empty(x.place));
+    if (ptx::laneid() == 0) ptx::mbarrier_arrive(shared_.ring.empty(left_));
+    if (++left_ == shared_.ring.stages) left_ = 0;
   }
 
   const Shared<kConfig>& shared_;
   uint32_t row_;  // the thread's first in the tile; the other is row_ + 8
   device::StagePlace place_;
+  uint32_t left_ = 0;  // that is left next
 };
 
 /// Until a warpgroup's sums, or those of the cluster's blocks, are there or have been read.
