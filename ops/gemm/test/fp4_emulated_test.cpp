@@ -121,12 +121,11 @@ TEST(EmulatedFp4Gemm, Divisions) {
                                         {2, 2, 3},
                                         {4, 2, 1},
                                         {8, 1, 2}}) {
-      for (const std::int64_t m : {2, 13}) {
-        SCOPED_TRACE(std::to_string(division.blocks_k) + " blocks, " +
-                     std::to_string(division.warps_k) + " warps, " +
-                     std::to_string(division.block_tiles) + " tiles");
-        check(problem_of(a, b, m, 200, 1696), emulator::random_order(seed++), division);
-      }
+      SCOPED_TRACE(std::to_string(division.blocks_k) + " blocks, " +
+                   std::to_string(division.warps_k) + " warps, " +
+                   std::to_string(division.block_tiles) + " tiles");
+      const std::int64_t m = seed % 2 == 0 ? 2 : 13;
+      check(problem_of(a, b, m, 136, 1696), emulator::random_order(seed++), division);
     }
   });
 }

@@ -118,8 +118,8 @@ TEST(EmulatedPlainGemm, EveryLayoutOfBothSides) {
         p.a_layout = a_layout;
         p.b_layout = b_layout;
         p.m = 20;
-        p.n = 137;
-        p.k = 352;
+        p.n = 73;
+        p.k = 224;
         check(p, PlainTile::medium);
         p.m = 3;
         check(p, PlainTile::few_rows, emulator::random_order(3));

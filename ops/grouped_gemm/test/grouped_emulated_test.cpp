@@ -136,7 +136,7 @@ TEST(EmulatedGroups, OfFewRows) {
 TEST(EmulatedGroups, OfManyRows) {
   for (const ScaleLayout layout : {ScaleLayout::row_major, ScaleLayout::mn_major}) {
     Random random(4);
-    LaunchedProblem problem(random, {.rows = {201, 1, 0, 70, 137}, .k = 1300, .layout = layout});
+    LaunchedProblem problem(random, {.rows = {201, 1, 0, 70, 137}, .k = 660, .layout = layout});
     problem.x().expected_rows = 1000;
     check(problem, test::chip_of(3), emulator::random_order(3));
   }
