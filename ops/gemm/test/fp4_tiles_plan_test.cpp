@@ -85,6 +85,11 @@ TEST(Fp4TilesPlan, DoesNotDivideKOfRowsOfTheSameBits) {
   }
 }
 
+TEST(Fp4TilesPlan, TakesRowsThatTensorCopiesCount) {
+  EXPECT_TRUE(plan_fp4_tiles(product(20, 128, (std::int64_t{1} << 30) - 32), {}));
+  EXPECT_FALSE(plan_fp4_tiles(product(20, 128, std::int64_t{1} << 30), {}));
+}
+
 TEST(Fp4TilesPlan, SaysWhatIsLaunched) {
   const auto text = [](std::int64_t m, std::int64_t n, std::int64_t k) {
     return cuda::describe_gemm(product(m, n, k, Recipe::bf16, Recipe::mxfp4), cuda::Chip{});

@@ -16,11 +16,12 @@ using fp4_tiles::kTileRows;
 
 constexpr int kTokens[] = {64, 128, 256};
 
+/// (Tensor copies count bytes of a row of A in 31 bits.)
 bool takes_fp4_tiles(const GemmArguments& x, const cuda::Chip& chip) {
   return runtime::runs_on(kWgmmaArchitectures[0], chip.architecture) &&
          kFp4TilesKernels.find(x.a.recipe, x.b.recipe, kTokens[0]) >= 0 && !x.quantized &&
          x.d.rows > 0 && x.d.rows < kMostElements && x.d.columns > 0 &&
-         x.d.columns < kMostElements && x.d.batch > 0 && x.a.k > 0 && x.a.k < kMostElements &&
+         x.d.columns < kMostElements && x.d.batch > 0 && x.a.k > 0 && x.a.k < kMostElements / 2 &&
          x.a.k % kPieceK == 0 && begins_at_16_bytes(x.a) && begins_at_16_bytes(x.b) &&
          has_pieces_of_scales(x.b) &&
          ceil_div(x.d.rows, kTokens[0]) * ceil_div(x.d.columns, std::int64_t{kTileRows}) <
