@@ -410,8 +410,10 @@ def test_plans_of_gemm_on_a_gpu_need_none(program: Program):
     assert "_quantized: " in case["plan"] and ", then swiglu and mxfp8_e4m3; " in case["plan"]
     lines = program.ok(*arguments).splitlines()
     assert lines[0] == "fp8_tensor x fp8_tensor" and lines[1].startswith("gemm_fp8_")
-    (case,) = program.json(*arguments, "--pair", "bf16:mxfp4")["cases"]
+    (case,) = program.json(*arguments, "--pair", "f32:mxfp4")["cases"]
     assert case["plan"].startswith("plain: gemm_plain_")
+    (case,) = program.json(*arguments, "--pair", "bf16:mxfp4")["cases"]
+    assert case["plan"].startswith("gemm_tiles_mxfp4_bf16_64x128: ")
     arguments[-1] = 4
     (case,) = program.json(*arguments, "--pair", "bf16:mxfp4")["cases"]
     assert case["plan"].startswith("gemm_few_rows_mxfp4_bf16_8: ")
