@@ -70,8 +70,10 @@ void count_different(const void* got, const void* wanted, std::int64_t bytes, Ge
 }
 
 /// Whether a device rounds sums of D alike where D is quantized and where it is f32: not where one
-/// tile's gates and ups lie in two blocks of B's scales, which then apply after A's, not with them.
+/// tile's gates and ups lie in two blocks of B's scales, which then apply after A's, not with them,
+/// nor with FP4 weights beside bf16 or f16, where D in f32 has kernels of its own.
 bool sums_are_alike(const GemmArguments& x, const QuantizedResult& quantized) {
+  if (is_plain(x.a.recipe) && recipe_traits(x.b.recipe).element == Format::e2m1) return false;
   constexpr std::int64_t kRun = 64;  // columns of a tile that are gates, and as many ups
   return !std::holds_alternative<Swiglu>(quantized.options.input) ||
          recipe_traits(x.b.recipe).block_rows != 128 || x.d.columns / 2 % kRun == 0;

@@ -85,6 +85,17 @@ TEST(Fp4TilesPlan, DoesNotDivideKOfRowsOfTheSameBits) {
   }
 }
 
+/// The stride of a row that is alone decides as it does beside others.
+TEST(Fp4TilesPlan, TakesRowsOfTheSameBitsByTheirStride) {
+  for (const std::int64_t m : {1, 2}) {
+    GemmArguments x = product(m, 128, 256);
+    x.batch_invariant = true;
+    EXPECT_TRUE(plan_fp4_tiles(x, {})) << m;
+    x.a.value_row_stride += 8;
+    EXPECT_FALSE(plan_fp4_tiles(x, {})) << m;
+  }
+}
+
 TEST(Fp4TilesPlan, TakesRowsThatTensorCopiesCount) {
   EXPECT_TRUE(plan_fp4_tiles(product(20, 128, (std::int64_t{1} << 30) - 32), {}));
   EXPECT_FALSE(plan_fp4_tiles(product(20, 128, std::int64_t{1} << 30), {}));

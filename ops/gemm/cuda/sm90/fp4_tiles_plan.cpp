@@ -23,6 +23,7 @@ bool takes_fp4_tiles(const GemmArguments& x, const cuda::Chip& chip) {
          x.d.rows > 0 && x.d.rows < kMostElements && x.d.columns > 0 &&
          x.d.columns < kMostElements && x.d.batch > 0 && x.a.k > 0 && x.a.k < kMostElements / 2 &&
          x.a.k % kPieceK == 0 && begins_at_16_bytes(x.a) && begins_at_16_bytes(x.b) &&
+         (!x.batch_invariant || x.a.value_row_stride % 16 == 0) &&  // of one row, too
          has_pieces_of_scales(x.b) &&
          ceil_div(x.d.rows, kTokens[0]) * ceil_div(x.d.columns, std::int64_t{kTileRows}) <
              kMostElements / x.d.batch;
