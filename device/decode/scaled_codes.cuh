@@ -104,7 +104,7 @@ struct Ue8m0Factors {
   float left;      // of every number behind its factor: value = left * number
 };
 BLOCKSCALE_HD constexpr Ue8m0Factors ue8m0_factors(Format form, Format element) {
-  // The field is that of 2^(scale - 127) / kE2m1Unit, or / left.
+  // The field is that of 2^(scale - 127) over kE2m1Unit, of eight bits over `left`.
   if (element == Format::e2m1) {
     return form == Format::bf16 ? Ue8m0Factors{0, 128, 126, 1} : Ue8m0Factors{104, 128, 0u - 98, 1};
   }
@@ -123,6 +123,7 @@ BLOCKSCALE_DEVICE bool has_ue8m0_factor(uint32_t scale) {
   return scale - kHas.least <= kHas.most - kHas.least;
 }
 
+/// The factor of a scale that has one; of another it is any number.
 template <Format kForm, Format kElement = Format::e2m1>
 BLOCKSCALE_DEVICE uint32_t ue8m0_factor(uint32_t scale) {
   return twice((scale + kUe8m0Factors<kForm, kElement>.field)

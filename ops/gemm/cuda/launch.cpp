@@ -229,6 +229,16 @@ void find_tensor_maps(const TensorMapDescriptions& maps, Params& params) {
   resolve_tensor_maps(maps, encode, params);
 }
 
+/// Sets the tensor maps of a plan that has any.
+void prepare(Fp8GemmPlan& plan) {
+  for (GemmStep& step : plan.steps) gemm_detail::find_tensor_maps(step);
+}
+void prepare(Fp4TilesPlan& plan) {
+  find_tensor_maps(plan.maps, plan.params);
+}
+void prepare(const Fp4GemmPlan&) {}
+void prepare(const PlainGemmPlan&) {}
+
 /// Plans a product by choose(validated arguments, chip), or by itself if that is none, and
 /// launches it. Nothing where D has no element, where a plain kernel serves, and where launches are
 /// behind the product.
@@ -253,7 +263,7 @@ std::optional<LaunchedPlan> plan_and_launch(const GemmArguments& arguments, cons
     }
     if (auto tiles = plan_fp4_tiles(x, chip)) {
       const cuda::DeviceScope scope(device.ordinal());
-      find_tensor_maps(tiles->maps, tiles->params);
+      prepare(*tiles);
       launch_plan(*tiles, execution);
       return LaunchedPlan{device.ordinal(), *tiles};
     }
@@ -268,9 +278,26 @@ std::optional<LaunchedPlan> plan_and_launch(const GemmArguments& arguments, cons
   }
   cuda::check_workspace(with, plan.workspace_bytes, device, x);
   const cuda::DeviceScope scope(device.ordinal());
-  for (GemmStep& step : plan.steps) find_tensor_maps(step);
+  prepare(plan);
   launch_plan(plan, execution);
   return LaunchedPlan{device.ordinal(), plan};
+}
+
+/// Launches plan(validated arguments, chip) of FP4 weights and such a number of rows, or throws.
+template <class Plan>
+void launch_by(const GemmArguments& arguments, const cuda::Execution& execution, const char* rows,
+               const Plan& plan_of) {
+  const GemmArguments x = validated(arguments, {});
+  cuda::CallDevice device = device_of_call(x, execution);
+  if (!device.is_known()) return;
+  auto plan = plan_of(x, device.chip(plain_kernels()));
+  if (!plan) {
+    throw Error(ErrorCode::unsupported, "b.recipe",
+                std::string("has no kernel of ") + rows + " rows for this product");
+  }
+  const cuda::DeviceScope scope(device.ordinal());
+  prepare(*plan);
+  launch_plan(*plan, execution);
 }
 
 /// describe_gemm of validated arguments.
@@ -297,12 +324,7 @@ void find_tensor_maps(GemmStep& step) {
 }
 
 void launch_steps(ProductPlan& plan, const cuda::Execution& execution) {
-  if (auto* const fp8 = std::get_if<Fp8GemmPlan>(&plan.product)) {
-    for (GemmStep& step : fp8->steps) find_tensor_maps(step);
-  }
-  if (auto* const tiles = std::get_if<Fp4TilesPlan>(&plan.product)) {
-    find_tensor_maps(tiles->maps, tiles->params);
-  }
+  std::visit([](auto& product) { prepare(product); }, plan.product);
   std::visit([&](const auto& product) { launch_plan(product, execution); }, plan.product);
   launch_behind(plan, execution);
 }
@@ -314,29 +336,14 @@ void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8LaunchCo
 
 void launch_fp4_gemm(const GemmArguments& arguments, const Fp4Division& division,
                      const cuda::Execution& execution) {
-  const GemmArguments x = validated(arguments, {});
-  cuda::CallDevice device = device_of_call(x, execution);
-  if (!device.is_known()) return;
-  const auto plan = plan_fp4_gemm(x, device.chip(plain_kernels()), division);
-  if (!plan) {
-    throw Error(ErrorCode::unsupported, "b.recipe", "has no kernel of few rows for this product");
-  }
-  const cuda::DeviceScope scope(device.ordinal());
-  launch_plan(*plan, execution);
+  launch_by(arguments, execution, "few",
+            [&](const auto& x, const auto& chip) { return plan_fp4_gemm(x, chip, division); });
 }
 
 void launch_fp4_gemm(const GemmArguments& arguments, const Fp4TilesDivision& division,
                      const cuda::Execution& execution) {
-  const GemmArguments x = validated(arguments, {});
-  cuda::CallDevice device = device_of_call(x, execution);
-  if (!device.is_known()) return;
-  auto plan = plan_fp4_tiles(x, device.chip(plain_kernels()), division);
-  if (!plan) {
-    throw Error(ErrorCode::unsupported, "b.recipe", "has no kernel of many rows for this product");
-  }
-  const cuda::DeviceScope scope(device.ordinal());
-  find_tensor_maps(plan->maps, plan->params);
-  launch_plan(*plan, execution);
+  launch_by(arguments, execution, "many",
+            [&](const auto& x, const auto& chip) { return plan_fp4_tiles(x, chip, division); });
 }
 
 void launch_plain_gemm(const GemmArguments& arguments, const std::optional<PlainTile>& tile,

@@ -33,11 +33,7 @@ PlainOperand operand_of(const ScaledTensorView& x, const PlainGemmConfig& config
   o.scale_format = t.scale;
   o.log2_block_k =
       t.block_k == 0 ? 31 : static_cast<std::uint32_t>(std::countr_zero(unsigned(t.block_k)));
-  if (t.tensor_scale && x.tensor_scale != nullptr) {
-    o.tensor_scale = x.tensor_scale;
-    o.tensor_scale_stride = x.batch > 1 ? x.tensor_scale_batch_stride : 0;
-    o.tensor_scale_divides = x.sense == TensorScaleSense::divisor;
-  }
+  o.tensor_scale = tensor_scale_of(x);
   return o;
 }
 

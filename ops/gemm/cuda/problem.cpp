@@ -78,6 +78,12 @@ GemmScales scales_of_operand(const ScaledTensorView& x) {
   return s;
 }
 
+TensorScale tensor_scale_of(const ScaledTensorView& x) {
+  if (!recipe_traits(x.recipe).tensor_scale || x.tensor_scale == nullptr) return {};
+  return {x.tensor_scale, x.batch > 1 ? x.tensor_scale_batch_stride : 0,
+          x.sense == TensorScaleSense::divisor};
+}
+
 void check_scales(const GemmScales& scales, const ScaledTensorView& x, const char* argument) {
   const std::int64_t last = scales.row_offset(static_cast<std::uint32_t>(x.rows - 1));
   if (last <= std::numeric_limits<std::uint32_t>::max()) return;

@@ -25,6 +25,9 @@ bool begins_at_16_bytes(const ScaledTensorView& x);
 /// Without data where the recipe has no scales.
 GemmScales scales_of_operand(const ScaledTensorView& x);
 
+/// Without data where the operand has none.
+TensorScale tensor_scale_of(const ScaledTensorView& x);
+
 /// Kernels count a matrix's scales in 32 bits from row to row. Throws `unsupported`.
 void check_scales(const GemmScales& scales, const ScaledTensorView& x, const char* argument);
 

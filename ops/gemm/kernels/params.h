@@ -37,6 +37,13 @@ struct GemmScales {
   }
 };
 
+/// The tensor scale of an operand.
+struct TensorScale {
+  const float* data = nullptr;  // null: 1
+  int64_t stride = 0;           // between matrices
+  bool divides = false;
+};
+
 /// A scale as it is stored: ue8m0, or the bits of an f32.
 BLOCKSCALE_HD constexpr float scale_value(uint8_t code) {
   return decode<Format::ue8m0>(code);

@@ -20,6 +20,7 @@
 #include "ops/gemm/kernels/plain_load.cuh"
 #include "ops/gemm/kernels/plain_multiply.cuh"
 #include "ops/gemm/kernels/plain_scales.cuh"
+#include "ops/gemm/kernels/tensor_scale.cuh"
 
 namespace blockscale {
 namespace plain {
@@ -27,30 +28,21 @@ namespace plain {
 /// What sums are multiplied with, one after the other: alpha, A's tensor scale, B's.
 struct Factors {
   float alpha;
-  float tensor_scales[2];
-  bool divides[2];
+  TensorFactor tensor_scales[2];
 
   template <class Params>
   BLOCKSCALE_DEVICE Factors(const Params& p, const Place& place)
       : alpha(epilogue::alpha_of(p.epilogue, place.span.group)) {
     BLOCKSCALE_UNROLL
     for (int i = 0; i < 2; ++i) {
-      const PlainOperand& x = p.operands[i];
-      tensor_scales[i] =
-          x.tensor_scale == nullptr
-              ? 1.0f
-              : ptx::ld_global(x.tensor_scale +
-                               place.matrix_of(static_cast<uint32_t>(i)) * x.tensor_scale_stride);
-      divides[i] = x.tensor_scale_divides;
+      tensor_scales[i] = {p.operands[i].tensor_scale, place.matrix_of(static_cast<uint32_t>(i))};
     }
   }
 
   BLOCKSCALE_DEVICE float operator()(float sum) const {
     sum = ptx::mul_rn(alpha, sum);
     BLOCKSCALE_UNROLL
-    for (int i = 0; i < 2; ++i) {
-      sum = divides[i] ? ptx::div_rn(sum, tensor_scales[i]) : ptx::mul_rn(sum, tensor_scales[i]);
-    }
+    for (const TensorFactor& factor : tensor_scales) sum = factor(sum);
     return sum;
   }
 };

@@ -99,9 +99,7 @@ struct PlainOperand {
   Format scale_format = Format::f32;
   uint32_t log2_block_k = 0;  // of k that share a scale; 31: all
 
-  const float* tensor_scale = nullptr;  // null: 1
-  int64_t tensor_scale_stride = 0;      // between matrices
-  bool tensor_scale_divides = false;
+  TensorScale tensor_scale;
 };
 
 /// All but the order of the tiles.

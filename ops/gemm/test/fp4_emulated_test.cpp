@@ -245,9 +245,7 @@ TEST(EmulatedFp4Gemm, RowsDoNotDependOnTheOthers) {
       PlainOperands some(p);
       some.set_rows(m);
       ASSERT_TRUE(run(some, emulator::random_order(9), division));
-      EXPECT_TRUE(std::equal(some.d().bytes().begin(),
-                             some.d().bytes().begin() + test::TestMatrix::kGuard + m * p.n * 4,
-                             all.d().bytes().begin()));
+      test::expect_same_rows(some, all);
     }
   }
 }
@@ -316,37 +314,24 @@ TEST(EmulatedFp4Gemm, LargeScalesOfAllTokens) {
 
 /// What a kernel that is wrong in one place gives.
 TEST(EmulatedFp4Gemm, MutantsAreRejected) {
-  struct Mutant {
-    const char* name;
-    Change change;
-    bool of_rows = false, of_steps = false;  // where A has scales of these
+  constexpr auto kPath = gemm_detail::GemmPath::sm90_fp4;
+  const auto run_changed = [](PlainOperands& operands, const Change& change) {
+    return run(operands, emulator::in_order(), std::nullopt, change);
   };
-  const Mutant mutants[] = {
-      {"a block of K is left out", [](Fp4GemmParams& p) { --p.pieces; }},
-      {"a step has the scales of another", [](Fp4GemmParams& p) { p.scales.k_stride_4 = 0; }},
-      {"a row has another one's scales", [](Fp4GemmParams& p) { p.scales.row_stride = 0; }},
-      {"a tensor scale is inverted",
-       [](Fp4GemmParams& p) {
-         if (p.tensor_scale == nullptr) p.epilogue.alpha = 1.01f;
-         p.tensor_scale_divides = !p.tensor_scale_divides;
-       }},
-      {"a row of A has another one's scales", [](Fp4GemmParams& p) { p.a_scales.row_stride = 0; },
-       true},
-      {"a step has A's scales of another", [](Fp4GemmParams& p) { p.a_scales.k_stride = 0; }, false,
-       true},
-  };
-  for (const Mutant& mutant : mutants) {
-    for_each_few_rows_pair([&](Recipe a, Recipe b) {
-      if (mutant.of_rows && is_plain(a)) return;
-      if (mutant.of_steps && recipe_traits(a).block_k != kFp8BlockK) return;
-      PlainProblem p = problem_of(a, b, 6, 18, 512);
-      p.family = InputFamily::normal;
-      SCOPED_TRACE(mutant.name + (" " + p.str()));
-      PlainOperands operands(p);
-      ASSERT_TRUE(run(operands, emulator::in_order(), std::nullopt, mutant.change));
-      EXPECT_GT(test::compare(operands.arguments(), limit_of(p)).violations, p.m * p.n / 2);
-    });
-  }
+  std::vector<test::Mutant<Fp4GemmParams>> mutants = test::scale_mutants<Fp4GemmParams>();
+  mutants.push_back({"a block of K is left out", [](Fp4GemmParams& p) { --p.pieces; }});
+  const test::Mutant<Fp4GemmParams> of_rows = {"a row of A has another one's scales",
+                                               [](Fp4GemmParams& p) { p.a_scales.row_stride = 0; }};
+  const test::Mutant<Fp4GemmParams> of_steps = {"a step has A's scales of another",
+                                                [](Fp4GemmParams& p) { p.a_scales.k_stride = 0; }};
+  for_each_few_rows_pair([&](Recipe a, Recipe b) {
+    const PlainProblem p = problem_of(a, b, 6, 18, 512);
+    for (const auto& mutant : mutants) test::expect_rejected(mutant, p, kPath, run_changed);
+    if (!is_plain(a)) test::expect_rejected(of_rows, p, kPath, run_changed);
+    if (recipe_traits(a).block_k == kFp8BlockK) {
+      test::expect_rejected(of_steps, p, kPath, run_changed);
+    }
+  });
 }
 
 }  // namespace

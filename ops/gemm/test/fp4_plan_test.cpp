@@ -14,6 +14,7 @@
 #include "ops/gemm/cuda/product_plan.h"
 #include "ops/gemm/cuda/sm90/fp4_plan.h"
 #include "ops/gemm/cuda/sm90/fp4_tiles_plan.h"
+#include "ops/gemm/test/imagined.h"
 #include "ops/gemm/test/plain_problem.h"
 #include "ops/gemm/validate.h"
 #include "tests/chip.h"
@@ -24,12 +25,8 @@ namespace {
 using gemm_detail::Fp4GemmPlan;
 using gemm_detail::plan_fp4_gemm;
 using gemm_detail::plan_fp4_tiles;
+using test::imagined_product;
 using testing::HasSubstr;
-
-GemmArguments product(std::int64_t m, std::int64_t n, std::int64_t k, Recipe a = Recipe::bf16,
-                      Recipe b = Recipe::nvfp4) {
-  return gemm_detail::validated(imagined_gemm(m, n, k, a, b, Format::bf16, 1, {}, {}), {});
-}
 
 /// What the driver and the kernel ask of a launch.
 void expect_launchable(const Fp4GemmPlan& plan, const GemmArguments& x, const cuda::Chip& chip) {
@@ -62,7 +59,7 @@ TEST(Fp4GemmPlan, ExistsForEveryShapeOfFewRows) {
     const cuda::Chip chip = test::chip_of(multiprocessors);
     test::for_each_few_rows_pair([&](Recipe a, Recipe b) {
       for (int i = 0; i < 50; ++i) {
-        const GemmArguments x = product(size(4) % 16 + 1, size(15), 32 * size(9), a, b);
+        const GemmArguments x = imagined_product(size(4) % 16 + 1, size(15), 32 * size(9), a, b);
         const auto plan = plan_fp4_gemm(x, chip);
         ASSERT_TRUE(plan) << x.d.rows << " x " << x.d.columns << " x " << x.a.k;
         SCOPED_TRACE(plan->str());
@@ -75,7 +72,7 @@ TEST(Fp4GemmPlan, ExistsForEveryShapeOfFewRows) {
 /// Of few rows, and what is left of them for many.
 void expect_nothing_else_is_taken(std::int64_t m) {
   const cuda::Chip chip;
-  const GemmArguments good = product(m, 4096, 4096);
+  const GemmArguments good = imagined_product(m, 4096, 4096);
   EXPECT_EQ(plan_fp4_gemm(good, chip).has_value(), m <= 16);
   EXPECT_TRUE(plan_fp4_tiles(good, chip));
   const auto expect_tiles = [&](const char* what, const GemmArguments& x) {
@@ -93,15 +90,16 @@ void expect_nothing_else_is_taken(std::int64_t m) {
     change(x);
     return x;
   };
-  expect_tiles("more rows", product(17, 4096, 4096));
-  expect_plain("A in f32", product(m, 4096, 4096, Recipe::f32));
-  expect_plain("A in MXFP8", product(m, 4096, 4096, Recipe::mxfp8_e4m3));
-  expect_plain("A in e5m2", product(m, 4096, 4096, Recipe::fp8_tensor_e5m2));
-  expect_plain("B in MXFP8, A in FP8", product(m, 4096, 4096, Recipe::fp8_row, Recipe::mxfp8_e4m3));
-  expect_plain("B in FP6", product(m, 4096, 4096, Recipe::bf16, Recipe::mxfp6_e2m3));
-  expect_plain("half a piece of K", product(m, 4096, 4096 + 16));
-  expect_plain("no K", product(m, 4096, 0));
-  expect_plain("no element", product(m, 0, 4096));
+  expect_tiles("more rows", imagined_product(17, 4096, 4096));
+  expect_plain("A in f32", imagined_product(m, 4096, 4096, Recipe::f32));
+  expect_plain("A in MXFP8", imagined_product(m, 4096, 4096, Recipe::mxfp8_e4m3));
+  expect_plain("A in e5m2", imagined_product(m, 4096, 4096, Recipe::fp8_tensor_e5m2));
+  expect_plain("B in MXFP8, A in FP8",
+               imagined_product(m, 4096, 4096, Recipe::fp8_row, Recipe::mxfp8_e4m3));
+  expect_plain("B in FP6", imagined_product(m, 4096, 4096, Recipe::bf16, Recipe::mxfp6_e2m3));
+  expect_plain("half a piece of K", imagined_product(m, 4096, 4096 + 16));
+  expect_plain("no K", imagined_product(m, 4096, 0));
+  expect_plain("no element", imagined_product(m, 0, 4096));
   expect_tiles("rows of the same bits", changed([](auto& x) { x.batch_invariant = true; }));
   expect_plain("rows of B that begin anywhere",
                changed([](auto& x) { x.b.value_row_stride += 8; }));
@@ -149,22 +147,24 @@ TEST(Fp4GemmPlan, TakesEveryFp8RecipeOfE4m3) {
 
 /// Scales of MX are bytes, which may begin anywhere.
 TEST(Fp4GemmPlan, TakesMxScalesAtAnyByte) {
-  GemmArguments x = product(1, 512, 256, Recipe::f16, Recipe::mxfp4);
+  GemmArguments x = imagined_product(1, 512, 256, Recipe::f16, Recipe::mxfp4);
   x.b.scale_leading_stride += 1;
   EXPECT_TRUE(plan_fp4_gemm(x, {}));
 }
 
 TEST(Fp4GemmPlan, SaysWhatIsLaunched) {
   const auto text = [](std::int64_t m, std::int64_t n, std::int64_t k) {
-    return cuda::describe_gemm(product(m, n, k, Recipe::bf16, Recipe::mxfp4), cuda::Chip{});
+    return cuda::describe_gemm(imagined_product(m, n, k, Recipe::bf16, Recipe::mxfp4),
+                               cuda::Chip{});
   };
   EXPECT_EQ(text(1, 7168, 2048),
             "gemm_few_rows_mxfp4_bf16_8: 448 tiles of 16 rows of B, 4 a block, K divided among 4 "
             "warps; 112 x 512 threads, 6720 bytes shared\n");
   EXPECT_THAT(text(16, 8192, 8192), HasSubstr("warps of each of 2 blocks of a cluster; "));
   EXPECT_THAT(text(16, 8192, 8192), HasSubstr("gemm_few_rows_mxfp4_bf16_16: 512 tiles"));
-  EXPECT_THAT(cuda::describe_gemm(product(3, 512, 96, Recipe::f16, Recipe::mxfp8_e5m2), {}),
-              HasSubstr("gemm_few_rows_mxfp8_e5m2_f16_8: 32 tiles"));
+  EXPECT_THAT(
+      cuda::describe_gemm(imagined_product(3, 512, 96, Recipe::f16, Recipe::mxfp8_e5m2), {}),
+      HasSubstr("gemm_few_rows_mxfp8_e5m2_f16_8: 32 tiles"));
 }
 
 /// What the model chooses for the shapes of docs/log/gemm-fp4.md: blocks that divide K, warps that
@@ -184,7 +184,8 @@ TEST(Fp4GemmPlan, DivisionsOfKnownShapes) {
   };
   for (const Shape& s : shapes) {
     const auto division_on = [&](int multiprocessors) {
-      const auto plan = plan_fp4_gemm(product(s.m, s.n, s.k), test::chip_of(multiprocessors));
+      const auto plan =
+          plan_fp4_gemm(imagined_product(s.m, s.n, s.k), test::chip_of(multiprocessors));
       if (!plan) return std::string("none");
       const Fp4GemmParams& p = plan->params;
       return std::to_string(p.blocks_k) + " " + std::to_string(p.warps_k) + " " +

@@ -2,13 +2,12 @@
 // and epilogue against the float64 reference, under random schedules.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "device/emulator/emulator.h"
 #include "ops/gemm/cuda/sm90/fp4_tiles_plan.h"
@@ -28,6 +27,8 @@ using test::PlainOperands;
 using test::PlainProblem;
 using test::problem_of;
 
+constexpr auto kPath = gemm_detail::GemmPath::sm90_fp4_tiles;
+
 using Change = std::function<void(Fp4TilesParams&)>;
 
 /// Runs a problem, whose launch `change` may spoil. False if the emulator has something to report.
@@ -44,13 +45,9 @@ bool run(PlainOperands& operands, const emulator::Options& options,
   return test::launch_emulated(*plan, plan->params, operands, options);
 }
 
-gemm_detail::ErrorLimit limit_of(const PlainProblem& p) {
-  return test::limit_of(p, gemm_detail::GemmPath::sm90_fp4_tiles);
-}
-
 void check(const PlainProblem& p, const emulator::Options& options = emulator::in_order(),
            std::optional<Fp4TilesDivision> division = std::nullopt) {
-  test::check_emulated(p, gemm_detail::GemmPath::sm90_fp4_tiles,
+  test::check_emulated(p, kPath,
                        [&](PlainOperands& operands) { return run(operands, options, division); });
 }
 
@@ -124,7 +121,7 @@ TEST(EmulatedFp4Tiles, ScalesFarApart) {
         SCOPED_TRACE(std::to_string(other) + " in every " + std::to_string(every));
         ASSERT_TRUE(
             run(operands, emulator::random_order(4), Fp4TilesDivision{every == 5 ? 256 : 64, 1}));
-        EXPECT_LE(test::compare(operands.arguments(), limit_of(p)).largest_share, 1);
+        EXPECT_LE(test::compare(operands.arguments(), test::limit_of(p, kPath)).largest_share, 1);
       }
     }
   }
@@ -163,37 +160,22 @@ TEST(EmulatedFp4Tiles, RowsDoNotDependOnTheOthers) {
       PlainOperands some(p);
       some.set_rows(m);
       ASSERT_TRUE(run(some, emulator::random_order(9)));
-      EXPECT_TRUE(std::equal(some.d().bytes().begin(),
-                             some.d().bytes().begin() + test::TestMatrix::kGuard + m * p.n * 4,
-                             all.d().bytes().begin()));
+      test::expect_same_rows(some, all);
     }
   }
 }
 
 /// What a kernel that is wrong in one place gives.
 TEST(EmulatedFp4Tiles, MutantsAreRejected) {
-  struct Mutant {
-    const char* name;
-    Change change;
-  };
-  const Mutant mutants[] = {
-      {"a stage of K is left out", [](Fp4TilesParams& p) { --p.k_stages, --p.block_stages; }},
-      {"stages have the scales of others", [](Fp4TilesParams& p) { p.scales.k_stride_4 = 0; }},
-      {"a row has another one's scales", [](Fp4TilesParams& p) { p.scales.row_stride = 0; }},
-      {"a tensor scale is inverted",
-       [](Fp4TilesParams& p) {
-         if (p.tensor_scale == nullptr) p.epilogue.alpha = 1.01f, p.epilogue.keeps_sums = false;
-         p.tensor_scale_divides = !p.tensor_scale_divides;
-       }},
-  };
-  for (const Mutant& mutant : mutants) {
+  std::vector<test::Mutant<Fp4TilesParams>> mutants = test::scale_mutants<Fp4TilesParams>();
+  mutants.push_back(
+      {"a stage of K is left out", [](Fp4TilesParams& p) { --p.k_stages, --p.block_stages; }});
+  for (const auto& mutant : mutants) {
     for_each_fp4_pair([&](Recipe a, Recipe b) {
-      PlainProblem p = problem_of(a, b, 20, 18, 512);
-      p.family = InputFamily::normal;
-      SCOPED_TRACE(mutant.name + (" " + p.str()));
-      PlainOperands operands(p);
-      ASSERT_TRUE(run(operands, emulator::in_order(), std::nullopt, mutant.change));
-      EXPECT_GT(test::compare(operands.arguments(), limit_of(p)).violations, p.m * p.n / 2);
+      test::expect_rejected(mutant, problem_of(a, b, 20, 18, 512), kPath,
+                            [](PlainOperands& operands, const Change& change) {
+                              return run(operands, emulator::in_order(), std::nullopt, change);
+                            });
     });
   }
 }

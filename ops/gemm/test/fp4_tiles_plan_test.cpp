@@ -11,6 +11,7 @@
 #include "blockscale/cuda.h"
 #include "ops/gemm/cuda/product_plan.h"
 #include "ops/gemm/cuda/sm90/fp4_tiles_plan.h"
+#include "ops/gemm/test/imagined.h"
 #include "ops/gemm/validate.h"
 #include "tests/chip.h"
 
@@ -19,12 +20,8 @@ namespace {
 
 using gemm_detail::Fp4TilesPlan;
 using gemm_detail::plan_fp4_tiles;
+using test::imagined_product;
 using testing::HasSubstr;
-
-GemmArguments product(std::int64_t m, std::int64_t n, std::int64_t k, Recipe a = Recipe::bf16,
-                      Recipe b = Recipe::nvfp4) {
-  return gemm_detail::validated(imagined_gemm(m, n, k, a, b, Format::bf16, 1, {}, {}), {});
-}
 
 /// What the driver and the kernel ask of a launch.
 void expect_launchable(const Fp4TilesPlan& plan, const GemmArguments& x, const cuda::Chip& chip) {
@@ -62,7 +59,7 @@ TEST(Fp4TilesPlan, ExistsForEveryShape) {
     for (const Recipe b : {Recipe::nvfp4, Recipe::mxfp4}) {
       for (const Recipe a : {Recipe::bf16, Recipe::f16}) {
         for (int i = 0; i < 50; ++i) {
-          const GemmArguments x = product(size(13), size(15), 32 * size(9), a, b);
+          const GemmArguments x = imagined_product(size(13), size(15), 32 * size(9), a, b);
           const auto plan = plan_fp4_tiles(x, chip);
           ASSERT_TRUE(plan) << x.d.rows << " x " << x.d.columns << " x " << x.a.k;
           SCOPED_TRACE(plan->str());
@@ -76,7 +73,7 @@ TEST(Fp4TilesPlan, ExistsForEveryShape) {
 /// A row's bits are to be the same among others: nothing that changes the order of its sums.
 TEST(Fp4TilesPlan, DoesNotDivideKOfRowsOfTheSameBits) {
   for (const std::int64_t m : {1, 16, 100}) {
-    GemmArguments x = product(m, 512, 8192);
+    GemmArguments x = imagined_product(m, 512, 8192);
     x.batch_invariant = true;
     const auto plan = plan_fp4_tiles(x, {});
     ASSERT_TRUE(plan);
@@ -88,7 +85,7 @@ TEST(Fp4TilesPlan, DoesNotDivideKOfRowsOfTheSameBits) {
 /// The stride of a row that is alone decides as it does beside others.
 TEST(Fp4TilesPlan, TakesRowsOfTheSameBitsByTheirStride) {
   for (const std::int64_t m : {1, 2}) {
-    GemmArguments x = product(m, 128, 256);
+    GemmArguments x = imagined_product(m, 128, 256);
     x.batch_invariant = true;
     EXPECT_TRUE(plan_fp4_tiles(x, {})) << m;
     x.a.value_row_stride += 8;
@@ -97,13 +94,14 @@ TEST(Fp4TilesPlan, TakesRowsOfTheSameBitsByTheirStride) {
 }
 
 TEST(Fp4TilesPlan, TakesRowsThatTensorCopiesCount) {
-  EXPECT_TRUE(plan_fp4_tiles(product(20, 128, (std::int64_t{1} << 30) - 32), {}));
-  EXPECT_FALSE(plan_fp4_tiles(product(20, 128, std::int64_t{1} << 30), {}));
+  EXPECT_TRUE(plan_fp4_tiles(imagined_product(20, 128, (std::int64_t{1} << 30) - 32), {}));
+  EXPECT_FALSE(plan_fp4_tiles(imagined_product(20, 128, std::int64_t{1} << 30), {}));
 }
 
 TEST(Fp4TilesPlan, SaysWhatIsLaunched) {
   const auto text = [](std::int64_t m, std::int64_t n, std::int64_t k) {
-    return cuda::describe_gemm(product(m, n, k, Recipe::bf16, Recipe::mxfp4), cuda::Chip{});
+    return cuda::describe_gemm(imagined_product(m, n, k, Recipe::bf16, Recipe::mxfp4),
+                               cuda::Chip{});
   };
   EXPECT_EQ(
       text(4096, 4096, 4096),

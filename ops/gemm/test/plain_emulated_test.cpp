@@ -229,7 +229,7 @@ TEST(EmulatedPlainGemm, MutantsAreRejected) {
        [&](PlainGemmParams& p) { p.operands[1].scales.row_stride = 0; }},
       {"tensor scales are inverted",
        [](PlainGemmParams& p) {
-         for (PlainOperand& x : p.operands) x.tensor_scale_divides = !x.tensor_scale_divides;
+         for (PlainOperand& x : p.operands) x.tensor_scale.divides = !x.tensor_scale.divides;
        }},
   };
   for (const Mutant& mutant : mutants) {

@@ -3,10 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -70,6 +73,47 @@ void check_emulated(const PlainProblem& p, gemm_detail::GemmPath path, const Run
   PlainOperands operands(p);
   if (!run(operands)) return;
   EXPECT_LE(compare(operands.arguments(), limit_of(p, path)).largest_share, 1);
+}
+
+/// A launch that is wrong in one place.
+template <class Params>
+struct Mutant {
+  const char* name;
+  std::function<void(Params&)> change;
+};
+
+/// In what FP4's kernels take of B's scales.
+template <class Params>
+std::vector<Mutant<Params>> scale_mutants() {
+  return {{"blocks have the scales of others", [](Params& p) { p.scales.k_stride_4 = 0; }},
+          {"a row has another one's scales", [](Params& p) { p.scales.row_stride = 0; }},
+          {"a tensor scale is inverted", [](Params& p) {
+             if (p.tensor_scale.data == nullptr) {
+               p.epilogue.alpha = 1.01f;
+               p.epilogue.keeps_sums = false;
+             }
+             p.tensor_scale.divides = !p.tensor_scale.divides;
+           }}};
+}
+
+/// Runs a problem of normal data by run(operands, change of its launch): most of D is beyond what
+/// is usual.
+template <class Params, class Run>
+void expect_rejected(const Mutant<Params>& mutant, PlainProblem p, gemm_detail::GemmPath path,
+                     const Run& run) {
+  p.family = InputFamily::normal;
+  SCOPED_TRACE(mutant.name + (" " + p.str()));
+  PlainOperands operands(p);
+  ASSERT_TRUE(run(operands, mutant.change));
+  EXPECT_GT(compare(operands.arguments(), limit_of(p, path)).violations, p.m * p.n / 2);
+}
+
+/// The same bits in the rows that `some` has, the first ones of `all`, whose D is in f32.
+inline void expect_same_rows(PlainOperands& some, PlainOperands& all) {
+  const MutableMatrixView& d = some.arguments().d;
+  const std::int64_t end = TestMatrix::kGuard + d.rows * d.row_stride * 4;
+  EXPECT_TRUE(std::equal(some.d().bytes().begin(), some.d().bytes().begin() + end,
+                         all.d().bytes().begin()));
 }
 
 /// Gives A's element (row, k) the number, or the nearest that its type has.

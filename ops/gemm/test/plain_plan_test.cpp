@@ -9,6 +9,7 @@
 #include "blockscale/bench.h"
 #include "blockscale/cuda.h"
 #include "ops/gemm/cuda/plain_plan.h"
+#include "ops/gemm/test/imagined.h"
 #include "ops/gemm/test/plain_problem.h"
 #include "ops/gemm/validate.h"
 #include "tests/expect_error.h"
@@ -17,11 +18,8 @@ namespace blockscale {
 namespace {
 
 using gemm_detail::PlainGemmPlan;
+using test::imagined_product;
 using testing::HasSubstr;
-
-GemmArguments product(std::int64_t m, std::int64_t n, std::int64_t k, Recipe a, Recipe b) {
-  return gemm_detail::validated(imagined_gemm(m, n, k, a, b, Format::bf16, 1, {}, {}), {});
-}
 
 /// What the driver and the kernel ask of a launch.
 void expect_launchable(const PlainGemmPlan& plan, const GemmArguments& x, const cuda::Chip& chip) {
@@ -50,7 +48,7 @@ TEST(PlainGemmPlan, AlwaysExists) {
     const cuda::Chip& chip = cuda::chip_named(name);
     test::for_each_pair([&](Recipe a, Recipe b) {
       for (int i = 0; i < 20; ++i) {
-        const GemmArguments x = product(size(13), size(15), 32 * size(9), a, b);
+        const GemmArguments x = imagined_product(size(13), size(15), 32 * size(9), a, b);
         SCOPED_TRACE(cuda::describe_gemm(x, chip));
         expect_launchable(gemm_detail::plan_plain_gemm(x, chip), x, chip);
       }
@@ -59,28 +57,31 @@ TEST(PlainGemmPlan, AlwaysExists) {
 }
 
 TEST(PlainGemmPlan, ServesWhereNoFp8KernelDoes) {
-  const GemmArguments fp8 = product(64, 64, 128, Recipe::fp8_1x128, Recipe::fp8_128x128);
+  const GemmArguments fp8 = imagined_product(64, 64, 128, Recipe::fp8_1x128, Recipe::fp8_128x128);
   EXPECT_THAT(cuda::describe_gemm(fp8, cuda::chip_named("H200")), Not(HasSubstr("plain")));
   EXPECT_THAT(cuda::describe_gemm(fp8, cuda::chip_named("B200")), HasSubstr("plain: gemm_plain_"));
-  EXPECT_THAT(cuda::describe_gemm(product(64, 64, 128, Recipe::fp8_1x128, Recipe::mxfp4),
+  EXPECT_THAT(cuda::describe_gemm(imagined_product(64, 64, 128, Recipe::fp8_1x128, Recipe::mxfp4),
                                   cuda::chip_named("H200")),
               HasSubstr("plain: gemm_plain_"));
 }
 
 TEST(PlainGemmPlan, SaysWhatIsLaunched) {
   const cuda::Chip& h200 = cuda::chip_named("H200");
-  EXPECT_THAT(cuda::describe_gemm(product(4096, 4096, 4096, Recipe::f32, Recipe::nvfp4), h200),
-              HasSubstr("B e2m1, by 16 bytes; scales for 16 of K"));
-  EXPECT_THAT(cuda::describe_gemm(product(1, 4096, 4096, Recipe::f16, Recipe::mxfp6_e2m3), h200),
-              HasSubstr("gemm_plain_16x16_f16: 256 tiles"));
-  EXPECT_THAT(cuda::describe_gemm(product(512, 512, 512, Recipe::f32, Recipe::f32), h200),
+  EXPECT_THAT(
+      cuda::describe_gemm(imagined_product(4096, 4096, 4096, Recipe::nvfp4, Recipe::nvfp4), h200),
+      HasSubstr("gemm_plain_128x128_bf16: 1024 tiles of 128 x 128, 64 tiles of 64 of K; A "
+                "e2m1, by 16 bytes; B e2m1, by 16 bytes; scales for 16 of K"));
+  EXPECT_THAT(
+      cuda::describe_gemm(imagined_product(1, 4096, 4096, Recipe::f16, Recipe::mxfp6_e2m3), h200),
+      HasSubstr("gemm_plain_16x16_f16: 256 tiles"));
+  EXPECT_THAT(cuda::describe_gemm(imagined_product(512, 512, 512, Recipe::f32, Recipe::f32), h200),
               HasSubstr("A f32 in 3 parts, by 16 bytes; B f32 in 3 parts"));
-  EXPECT_THAT(cuda::describe_gemm(product(0, 512, 512, Recipe::f32, Recipe::f32), h200),
+  EXPECT_THAT(cuda::describe_gemm(imagined_product(0, 512, 512, Recipe::f32, Recipe::f32), h200),
               HasSubstr("nothing to do"));
 }
 
 TEST(PlainGemmPlan, RefusesWhatItCannotCount) {
-  GemmArguments x = product(1, 1, std::int64_t{1} << 29, Recipe::f32, Recipe::f32);
+  GemmArguments x = imagined_product(1, 1, std::int64_t{1} << 29, Recipe::f32, Recipe::f32);
   test::expect_error(ErrorCode::unsupported, "a.k", "rows of less than 2^31 bytes",
                      [&] { (void)gemm_detail::plan_plain_gemm(x, {}); });
 }

@@ -96,11 +96,7 @@ Fp4GemmParams params_of(const GemmArguments& x, const Sizes& size, const Fp4Divi
   p.b_batch_stride = x.b.batch > 1 ? x.b.value_batch_stride : 0;
   p.a_scales = scales_of_operand(x.a);
   p.scales = scales_of_operand(x.b);
-  if (recipe_traits(x.b.recipe).tensor_scale && x.b.tensor_scale != nullptr) {
-    p.tensor_scale = x.b.tensor_scale;
-    p.tensor_scale_stride = x.b.batch > 1 ? x.b.tensor_scale_batch_stride : 0;
-    p.tensor_scale_divides = x.b.sense == TensorScaleSense::divisor;
-  }
+  p.tensor_scale = tensor_scale_of(x.b);
   p.epilogue = epilogue_of(x);
   p.pieces = static_cast<std::uint32_t>(x.a.k / config.piece_k());
   p.block_chunks = static_cast<std::uint32_t>(ceil_div(size.chunks, std::int64_t{d.blocks_k}));

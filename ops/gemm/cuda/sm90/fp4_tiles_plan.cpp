@@ -112,11 +112,7 @@ Fp4TilesParams params_of(const GemmArguments& x, const Sizes& size, const Fp4Til
   constexpr std::uint32_t kBandRows = 2048;  // of A, whose tiles follow each other
   Fp4TilesParams p;
   p.scales = scales_of_operand(x.b);
-  if (recipe_traits(x.b.recipe).tensor_scale && x.b.tensor_scale != nullptr) {
-    p.tensor_scale = x.b.tensor_scale;
-    p.tensor_scale_stride = x.b.batch > 1 ? x.b.tensor_scale_batch_stride : 0;
-    p.tensor_scale_divides = x.b.sense == TensorScaleSense::divisor;
-  }
+  p.tensor_scale = tensor_scale_of(x.b);
   p.a_batched = x.a.batch > 1;
   p.b_batched = x.b.batch > 1;
   p.epilogue = epilogue_of(x);

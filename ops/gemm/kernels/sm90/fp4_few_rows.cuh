@@ -36,6 +36,7 @@
 #include "device/ptx/warp.h"
 #include "device/vector.h"
 #include "ops/gemm/kernels/sm90/fp4_load.cuh"
+#include "ops/gemm/kernels/tensor_scale.cuh"
 
 namespace blockscale {
 namespace fp4_few_rows {
@@ -257,9 +258,7 @@ BLOCKSCALE_DEVICE void add_up(const Fp4GemmParams& p, const Fp4GemmMemory& memor
   const LinearEpilogue& e = p.epilogue;
   const uint32_t batch = batch_of_block(), columns = p.block_tiles * kFp4TileRows;
   const float alpha = epilogue::alpha_of(e, batch);
-  const float tensor_scale = p.tensor_scale == nullptr
-                                 ? 1.0f
-                                 : ptx::ld_global(p.tensor_scale + batch * p.tensor_scale_stride);
+  const TensorFactor tensor_scale(p.tensor_scale, batch);
   for (uint32_t i = ptx::ctaid_x() * ptx::ntid_x() + ptx::tid_x(); i < e.rows * columns;
        i += p.blocks_k * ptx::ntid_x()) {
     const uint32_t token = i / columns, own = i - token * columns;
@@ -277,8 +276,7 @@ BLOCKSCALE_DEVICE void add_up(const Fp4GemmParams& p, const Fp4GemmMemory& memor
                                                      ptx::mapa_shared_cluster(at, block)));
       }
     }
-    sum = ptx::mul_rn(alpha, sum);
-    sum = p.tensor_scale_divides ? ptx::div_rn(sum, tensor_scale) : ptx::mul_rn(sum, tensor_scale);
+    sum = tensor_scale(ptx::mul_rn(alpha, sum));
     epilogue::store_one(e, {batch, batch, token}, column, sum);
   }
 }

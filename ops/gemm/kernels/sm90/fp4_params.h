@@ -17,9 +17,7 @@ struct Fp4GemmParams {
   /// Of B. Those of four neighbouring blocks of K lie side by side, and those of a piece of NVFP4
   /// begin at a multiple of their size.
   GemmScales scales;
-  const float* tensor_scale = nullptr;  // of B; null: 1
-  int64_t tensor_scale_stride = 0;      // between matrices
-  bool tensor_scale_divides = false;
+  TensorScale tensor_scale;  // of B
   LinearEpilogue epilogue;
   uint32_t pieces = 0;        // of a row of B: K is as many times piece_k()
   uint32_t block_chunks = 0;  // of each block that divides K, but the last ones

@@ -38,6 +38,7 @@
 #include "device/ptx/warp.h"
 #include "device/vector.h"
 #include "ops/gemm/kernels/sm90/fp4_tiles_params.h"
+#include "ops/gemm/kernels/tensor_scale.cuh"
 
 namespace blockscale {
 namespace fp4_tiles {
@@ -190,7 +191,8 @@ class Loader {
       for (uint32_t i = 0; i < kPieces; ++i) {
         fit = fit && decoding::has_ue8m0_factor<kConfig.form>(scales.at[i]);
         words.at[i] = decoding::ue8m0_factor<kConfig.form>(scales.at[i]);
-        words.at[2 + i] = bit_cast<uint32_t>(scale_value(static_cast<uint8_t>(scales.at[i])));
+        words.at[kFirstScale + i] =
+            bit_cast<uint32_t>(scale_value(static_cast<uint8_t>(scales.at[i])));
       }
       fit = ptx::vote_sync_all(ptx::kFullMask, fit);
     }
@@ -209,16 +211,16 @@ class Loader {
     const Fp4TilesParams& p = work_.p;
     const ptx::SharedAddress full = shared_.ring.full(place_.stage);
     ptx::mbarrier_arrive_expect_tx(full, p.a_bytes + kTileRows * kRowBytesB);
-    ptx::cp_async_bulk_tensor_shared_global<3>(
-        shared_.b(place_.stage), p.map(Fp4TilesMap::b),
-        {{static_cast<int32_t>(k * kRowBytesB), static_cast<int32_t>(tile.n * kTileRows),
-          static_cast<int32_t>(p.b_batched ? tile.group : 0)}},
-        full);
-    ptx::cp_async_bulk_tensor_shared_global<3>(
-        shared_.a(place_.stage), p.map(Fp4TilesMap::a),
-        {{static_cast<int32_t>(k * kRowBytesA), static_cast<int32_t>(tile.first_row),
-          static_cast<int32_t>(p.a_batched ? tile.group : 0)}},
-        full);
+    const auto bring = [&](ptx::SharedAddress to, Fp4TilesMap map, uint32_t byte, uint32_t row,
+                           bool batched) {
+      ptx::cp_async_bulk_tensor_shared_global<3>(
+          to, p.map(map),
+          {{static_cast<int32_t>(byte), static_cast<int32_t>(row),
+            static_cast<int32_t>(batched ? tile.group : 0)}},
+          full);
+    };
+    bring(shared_.b(place_.stage), Fp4TilesMap::b, k * kRowBytesB, tile.n * kTileRows, p.b_batched);
+    bring(shared_.a(place_.stage), Fp4TilesMap::a, k * kRowBytesA, tile.first_row, p.a_batched);
   }
 
   const Work& work_;
@@ -382,8 +384,8 @@ class Multiplier {
     BLOCKSCALE_UNROLL
     for (uint32_t block = 0; block < kStageK / 32; ++block) {
       const float scales[2] = {
-          ptx::ld_shared<float>(shared_.scales(x.place, row_) + (8 + block * 4)),
-          ptx::ld_shared<float>(shared_.scales(x.place, row_ + 8) + (8 + block * 4))};
+          ptx::ld_shared<float>(shared_.scales(x.place, row_) + (kFirstScale + block) * 4),
+          ptx::ld_shared<float>(shared_.scales(x.place, row_ + 8) + (kFirstScale + block) * 4)};
       BLOCKSCALE_UNROLL
       for (int first = 0; first < kConfig.tokens; first += 8) {
         // (A branch, behind which no loads are moved: there is no register for them.)
@@ -514,19 +516,10 @@ class Storer {
   /// What NVFP4's factors have left, and its tensor scale.
   BLOCKSCALE_DEVICE void scale(float (&own)[kOwn], uint32_t batch) const {
     if constexpr (!Shared<kConfig>::kIsNvfp4) return;
-    const Fp4TilesParams& p = work_.p;
-    const float tensor_scale = p.tensor_scale == nullptr
-                                   ? 1.0f
-                                   : ptx::ld_global(p.tensor_scale + batch * p.tensor_scale_stride);
+    const TensorFactor tensor_scale(work_.p.tensor_scale, batch);
     BLOCKSCALE_UNROLL
     for (float& sum : own) sum = ptx::mul_rn(sum, decoding::kUe4m3Left);
-    if (p.tensor_scale_divides) {
-      BLOCKSCALE_UNROLL
-      for (float& sum : own) sum = ptx::div_rn(sum, tensor_scale);
-    } else {
-      BLOCKSCALE_UNROLL
-      for (float& sum : own) sum = ptx::mul_rn(sum, tensor_scale);
-    }
+    tensor_scale.apply(own);
   }
 
   const Work& work_;

@@ -25,6 +25,7 @@ inline constexpr uint32_t kThreads = 128 + 32 * kMathWarps;
 
 /// Scales of a row in a stage: of NVFP4 four factors, of MX two, and two scales in f32.
 inline constexpr uint32_t kRowWords = 4;
+inline constexpr uint32_t kFirstScale = 2;  // word, of MX
 inline constexpr uint32_t kTileRows = 128;  // of B
 inline constexpr uint32_t kLoadWarps = 4;   // with scales of 32 of them each
 

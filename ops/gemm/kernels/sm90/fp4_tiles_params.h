@@ -25,9 +25,7 @@ struct alignas(64) Fp4TilesParams {
 
   /// Of B, as few rows take them (fp4_params.h).
   GemmScales scales;
-  const float* tensor_scale = nullptr;  // of B; null: 1
-  int64_t tensor_scale_stride = 0;      // between matrices
-  bool tensor_scale_divides = false;
+  TensorScale tensor_scale;  // of B
   bool a_batched = false, b_batched = false;
   LinearEpilogue epilogue;
   DenseOrder order;           // tile rows are a tile's of A
