@@ -13,14 +13,11 @@ namespace blockscale {
 
 GemmCheck cuda::check_grouped_gemm(const GroupedGemmArguments& arguments, std::int64_t samples) {
   using namespace grouped_gemm_detail;
-  using gemm_detail::GemmPath;
   gemm_detail::check_samples(samples);
   check_is_plain(arguments);
   const GroupedGemmArguments x = validated(arguments);
   grouped_gemm_detail::check_groups(x);
-  const GroupedPlan plan = plan_grouped(x, default_chip());
-  const bool is_fp8 = !plan.steps.empty() && plan.steps.front().is_fp8();
-  return check_elements(x, samples, is_fp8 ? GemmPath::sm90_fp8 : GemmPath::plain);
+  return check_elements(x, samples, plan_grouped(x, default_chip()).path());
 }
 
 }  // namespace blockscale

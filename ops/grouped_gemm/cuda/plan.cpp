@@ -8,6 +8,7 @@
 #include "ops/gemm/cuda/plan.h"
 #include "ops/gemm/cuda/problem.h"
 #include "ops/gemm/cuda/quantize.h"
+#include "ops/gemm/cuda/sm90/fp4_tiles_plan.h"
 #include "ops/gemm/cuda/sm90/fp8_launch.h"
 #include "ops/gemm/cuda/specs.h"
 #include "ops/gemm/cuda/tensor_maps.h"
@@ -253,6 +254,56 @@ std::optional<GroupedStep> few_rows_step(const GroupedGemmArguments& x, const cu
   return step;
 }
 
+/// The rows of tiles with which groups of so many on average cost least: each has a tile that is
+/// not full, on average by half.
+int fp4_tokens_of(std::int64_t rows) {
+  int best = 0;
+  double least = 0;
+  for (const int tokens : {64, 128, 256}) {
+    const double tiles = std::max(1.0, static_cast<double>(rows) / tokens + 0.5);
+    const double cost = tiles * fp4_tiles_stage_cost(tokens);
+    if (best == 0 || cost < least) best = tokens, least = cost;
+  }
+  return best;
+}
+
+/// The step of a product with weights in FP4, of rows that are not gathered; nothing where that is
+/// not for its kernels.
+std::optional<GroupedStep> fp4_step(const GroupedGemmArguments& x, const cuda::Chip& chip) {
+  GemmArguments dense = as_dense(x);
+  dense.d.rows = x.rows;         // D may have others, where rows have destinations
+  dense.batch_invariant = true;  // as tiles of groups always are
+  const int tokens = fp4_tokens_of(average_rows(x));
+  const auto of_dense = plan_fp4_tiles(dense, chip, Fp4TilesDivision{tokens, 1});
+  if (!of_dense) return std::nullopt;
+  const Fp4TilesConfig config = kFp4TilesKernels[of_dense->kernel];
+  const std::uint32_t beside = order_bytes(x);
+  const int blocks = blocks_per_multiprocessor(config);
+  const auto stages = fp4_tiles_stages(chip, config, blocks, beside);
+  if (!stages) return std::nullopt;
+  constexpr std::int64_t kBandRows = 2048;
+  const Tiles tiles = tiles_of(x, tokens, of_dense->params.order.tiles_n,
+                               static_cast<std::uint32_t>(kBandRows / tokens));
+  GroupedStep step;
+  step.kernel = fp4_tiles_kernel(of_dense->kernel);
+  step.shape = of_dense->shape;
+  step.shape.grid = {1, blocks_for(tiles.most, blocks, chip)};
+  step.shape.dynamic_shared_bytes = memory_of(config, *stages).total + beside;
+  step.maps = of_dense->maps;
+  Fp4GroupedParams& p = step.params.emplace<Fp4GroupedParams>();
+  static_cast<Fp4TilesParts&>(p) = of_dense->params;
+  p.order = tiles.order;
+  p.stages = *stages;
+  p.epilogue.rows = static_cast<std::uint32_t>(x.d.rows);
+  if (x.destinations != nullptr) {
+    p.epilogue.d.chunks = gemm_detail::has_chunks(x.d);
+    step.maps[static_cast<std::size_t>(Fp4TilesMap::d)] = {};
+  }
+  set_group_strides(p.epilogue, x);
+  set_tiles(step, tiles, tokens, static_cast<int>(fp4_tiles::kTileRows));
+  return step;
+}
+
 /// The tile of the plain kernels of `tiles`, of the largest whose parts fit shared memory.
 template <std::size_t kCount>
 PlainGemmStep plain_step_of(const GemmArguments& dense, std::int64_t rows,
@@ -345,13 +396,78 @@ GroupedStep transform_step(const GroupedGemmArguments& x, const float* numbers,
 }
 
 /// A tensor as the kernel that copies rows takes it.
-QuantizedRows rows_of(const MutableScaledTensorView& x, const ScaleMatrix& scales) {
-  QuantizedRows rows;
-  rows.values = static_cast<std::uint8_t*>(x.values);
+template <class View>
+TensorRows rows_of(const View& x, const ScaleMatrix& scales) {
+  TensorRows rows;
+  rows.values = static_cast<std::uint8_t*>(const_cast<void*>(static_cast<const void*>(x.values)));
   rows.row_stride = x.value_row_stride;
   rows.batch_stride = x.value_batch_stride;
   rows.scales = scales;
   return rows;
+}
+
+/// The rows of groups, from one tensor to another; `order` is of tiles of one row.
+GroupedStep copy_rows_step(const GroupedGemmArguments& x, const TensorRows& from,
+                           const TensorRows& to, std::int64_t row_bytes, const cuda::Chip& chip) {
+  constexpr std::int64_t kBlocks = 16;  // of a multiprocessor
+  GroupedStep step;
+  step.kernel = copy_rows_kernel_index();
+  CopyRowsParams& p = step.params.emplace<CopyRowsParams>();
+  p.from = from;
+  p.to = to;
+  p.row_bytes = static_cast<std::uint32_t>(row_bytes);
+  const auto begins = [](const TensorRows& rows) {
+    return (reinterpret_cast<std::uintptr_t>(rows.values) |
+            static_cast<std::uintptr_t>(rows.row_stride) |
+            static_cast<std::uintptr_t>(rows.batch_stride)) %
+               16 ==
+           0;
+  };
+  p.vectors = begins(from) && begins(to) && row_bytes % 16 == 0;
+  const Tiles tiles = tiles_of(x, 1, 1, 1);
+  p.order = tiles.order;
+  step.shape.grid = {blocks_for(tiles.most, kBlocks, chip)};
+  step.shape.block = {kCopyRowsThreads};
+  step.shape.dynamic_shared_bytes = tiles.order.shared_bytes();
+  step.shape.programmatic_dependent_launch = true;
+  set_tiles(step, tiles, 1, static_cast<int>(x.a.k));
+  return step;
+}
+
+/// Memory of a plan's workspace, whose bytes it counts.
+void* take(GroupedPlan& plan, void* workspace, std::int64_t bytes) {
+  void* const at = byte_at(workspace, plan.workspace_bytes);
+  plan.workspace_bytes += ceil_div(bytes, std::int64_t{16}) * 16;
+  return at;
+}
+
+/// Adds the steps of a product that is stored as it is.
+void add_product(GroupedPlan& plan, const GroupedGemmArguments& x, const cuda::Chip& chip,
+                 void* workspace) {
+  if (const auto few_rows = few_rows_step(x, chip)) return plan.steps.push_back(*few_rows);
+  if (takes_fp8(x, chip)) return plan.steps.push_back(fp8_step_of(x, chip));
+  GroupedGemmArguments in_place = x;
+  if (x.index != nullptr) {
+    constexpr std::int64_t kAlignment = 128;  // of rows that tensor copies bring fast
+    const std::int64_t bytes = row_bytes(x.a.recipe, x.a.k);
+    in_place.index = nullptr;
+    in_place.a.rows = x.rows;
+    in_place.a.value_row_stride = ceil_div(bytes, kAlignment) * kAlignment;
+    in_place.a.values = byte_at(workspace, plan.workspace_bytes);
+  }
+  const auto fp4 = fp4_step(in_place, chip);
+  if (!fp4) return plan.steps.push_back(plain_step_of(x, chip));
+  if (x.index != nullptr) {
+    (void)take(plan, workspace, x.rows * in_place.a.value_row_stride);
+    check_size("a.rows", x.a.rows);
+    GroupedStep gather = copy_rows_step(x, rows_of(x.a, {}), rows_of(in_place.a, {}),
+                                        row_bytes(x.a.recipe, x.a.k), chip);
+    auto& p = std::get<CopyRowsParams>(gather.params);
+    p.index = x.index;
+    p.from_rows = static_cast<std::uint32_t>(x.a.rows);
+    plan.steps.push_back(gather);
+  }
+  plan.steps.push_back(*fp4);
 }
 
 /// Where no epilogue quantizes: D in f32 in the workspace, then all rows as one tensor, there too
@@ -361,17 +477,12 @@ GroupedPlan plan_and_quantize(const GroupedGemmArguments& x, QuantizedResult qua
   GroupedPlan plan;
   plan.architecture = chip.architecture;
   const auto take = [&](std::int64_t bytes) {
-    void* const at = byte_at(workspace, plan.workspace_bytes);
-    plan.workspace_bytes += ceil_div(bytes, 16) * 16;
-    return at;
+    return grouped_gemm_detail::take(plan, workspace, bytes);
   };
   const std::int64_t matrices = matrices_of(x);
   GroupedGemmArguments product = before_transform(x, take(matrices * x.rows * x.b.rows * 4));
   product.quantized.reset();
-  std::optional<GroupedStep> few_rows = few_rows_step(product, chip);
-  plan.steps.push_back(few_rows                   ? *few_rows
-                       : takes_fp8(product, chip) ? fp8_step_of(product, chip)
-                                                  : plain_step_of(product, chip));
+  add_product(plan, product, chip, workspace);
 
   GemmArguments dense = as_dense(x);
   dense.d = product.d;
@@ -402,20 +513,8 @@ GroupedPlan plan_and_quantize(const GroupedGemmArguments& x, QuantizedResult qua
   plan.products = plan.steps.size();
   if (x.owns_rows) return plan;
 
-  GroupedStep step;
-  step.kernel = copy_rows_kernel_index();
-  CopyRowsParams& p = step.params.emplace<CopyRowsParams>();
-  p.from = rows_of(out, from);
-  p.to = rows_of(result, to);
-  p.row_bytes = static_cast<std::uint32_t>(row_bytes(out.recipe, out.k));
-  const Tiles tiles = tiles_of(x, 1, 1, 1);
-  p.order = tiles.order;
-  step.shape.grid = {blocks_for(tiles.most, 8, chip)};
-  step.shape.block = {kCopyRowsThreads};
-  step.shape.dynamic_shared_bytes = tiles.order.shared_bytes();
-  step.shape.programmatic_dependent_launch = true;
-  set_tiles(step, tiles, 1, static_cast<int>(out.k));
-  plan.steps.push_back(step);
+  plan.steps.push_back(copy_rows_step(x, rows_of(out, from), rows_of(result, to),
+                                      row_bytes(out.recipe, out.k), chip));
   return plan;
 }
 
@@ -426,19 +525,17 @@ GroupedPlan plan_grouped(const GroupedGemmArguments& x, const cuda::Chip& chip, 
   plan.architecture = chip.architecture;
   if (x.b.rows == 0 || x.rows == 0 || (!x.quantized && x.d.rows == 0)) return plan;
   if (grouped_gemm_detail::is_transformed(x)) {
-    plan = plan_grouped(before_transform(x, workspace), chip);
-    plan.workspace_bytes = ceil_div(matrices_of(x) * x.rows * x.b.rows * 4, 16) * 16;
-    plan.steps.push_back(transform_step(x, static_cast<const float*>(workspace), chip));
+    const auto* const numbers =
+        static_cast<const float*>(take(plan, workspace, matrices_of(x) * x.rows * x.b.rows * 4));
+    add_product(plan, before_transform(x, workspace), chip, workspace);
+    plan.steps.push_back(transform_step(x, numbers, chip));
     return plan;
   }
-  const bool is_fp8 = takes_fp8(x, chip);
-  const std::optional<GroupedStep> few_rows = few_rows_step(x, chip);
-  if (x.quantized && (!is_fp8 || few_rows || !fits_epilogue(*x.quantized))) {
+  if (x.quantized &&
+      (!takes_fp8(x, chip) || few_rows_step(x, chip) || !fits_epilogue(*x.quantized))) {
     return plan_and_quantize(x, *x.quantized, chip, workspace);
   }
-  plan.steps.push_back(few_rows ? *few_rows
-                       : is_fp8 ? fp8_step_of(x, chip)
-                                : plain_step_of(x, chip));
+  add_product(plan, x, chip, workspace);
   return plan;
 }
 
@@ -492,6 +589,12 @@ std::string text_of(const Fp8FewRowsParams& p) {
   return ", K divided among " + std::to_string(1u << p.division_shift) + " warps" +
          (p.index != nullptr ? ", A gathered" : "");
 }
+std::string text_of(const Fp4GroupedParams& p) {
+  return text_of(p.order) + ", " + std::to_string(p.stages) + " stages" +
+         (!p.epilogue.d.chunks  ? ""
+          : p.order.map.moves() ? ", rows moved in chunks of 16 bytes"
+                                : ", stored as boxes but for last rows");
+}
 std::string text_of(const PlainGroupedParams& p) {
   return text_of(p.order) + ", " + std::to_string(p.stages) + " stages" +
          (p.a_index != nullptr ? ", A gathered" : "");
@@ -502,8 +605,9 @@ std::string text_of(const PlainKGroupedParams& p) {
 std::string text_of(const GroupedTransformParams&) {
   return ", of D in f32 in the workspace";
 }
-std::string text_of(const CopyRowsParams&) {
-  return ", those of groups from all rows in the workspace";
+std::string text_of(const CopyRowsParams& p) {
+  return p.index != nullptr ? ", those of groups gathered to the workspace"
+                            : ", those of groups from all rows in the workspace";
 }
 
 }  // namespace
@@ -512,8 +616,19 @@ std::string GroupedStep::str() const {
   return kernel_name(kernel) + ": at most " + std::to_string(most_tiles) + " tiles of " +
          std::to_string(rows) + " x " + std::to_string(columns) +
          std::visit([](const auto& p) { return text_of(p); }, params) + "; " +
-         std::to_string(shape.grid.x) + " x " + std::to_string(shape.block.x) + " threads, " +
-         std::to_string(shape.dynamic_shared_bytes) + " bytes shared\n";
+         std::to_string(product(shape.grid)) + " x " + std::to_string(shape.block.x) +
+         " threads, " + std::to_string(shape.dynamic_shared_bytes) + " bytes shared\n";
+}
+
+GemmPath GroupedPlan::path() const {
+  for (const GroupedStep& step : steps) {
+    if (std::holds_alternative<Fp8GroupedParams>(step.params) ||
+        std::holds_alternative<Fp8FewRowsParams>(step.params)) {
+      return GemmPath::sm90_fp8;
+    }
+    if (std::holds_alternative<Fp4GroupedParams>(step.params)) return GemmPath::sm90_fp4_tiles;
+  }
+  return GemmPath::plain;
 }
 
 std::string GroupedPlan::str() const {

@@ -15,7 +15,9 @@
 #include "blockscale/grouped_gemm.h"
 #include "core/launch_shape.h"
 #include "ops/gemm/cuda/tensor_maps.h"
+#include "ops/gemm/path.h"
 #include "ops/grouped_gemm/kernels/copy_rows.cuh"
+#include "ops/grouped_gemm/kernels/fp4_tiles.cuh"
 #include "ops/grouped_gemm/kernels/fp8.cuh"
 #include "ops/grouped_gemm/kernels/fp8_few_rows.cuh"
 #include "ops/grouped_gemm/kernels/plain.cuh"
@@ -28,19 +30,14 @@ namespace blockscale::grouped_gemm_detail {
 struct GroupedStep {
   std::size_t kernel = 0;
   LaunchShape shape;
-  std::variant<Fp8GroupedParams, Fp8FewRowsParams, PlainGroupedParams, PlainKGroupedParams,
-               GroupedTransformParams, CopyRowsParams>
+  std::variant<Fp8GroupedParams, Fp8FewRowsParams, Fp4GroupedParams, PlainGroupedParams,
+               PlainKGroupedParams, GroupedTransformParams, CopyRowsParams>
       params;                               // but for the tensor maps
   gemm_detail::TensorMapDescriptions maps;  // of params.maps
   std::int64_t most_tiles = 0;              // that there can be
   int rows = 0;                             // of a tile
   int columns = 0;
 
-  /// Whether tensor cores multiply FP8 codes.
-  bool is_fp8() const {
-    return std::holds_alternative<Fp8GroupedParams>(params) ||
-           std::holds_alternative<Fp8FewRowsParams>(params);
-  }
   std::string str() const;
 };
 
@@ -53,6 +50,10 @@ struct GroupedPlan {
   std::size_t products = 0;
   std::int64_t workspace_bytes = 0;
 
+  /// By which the product goes, of which there is one.
+  gemm_detail::GemmPath path() const;
+  /// Whether tensor cores multiply FP8 codes.
+  bool is_fp8() const { return path() == gemm_detail::GemmPath::sm90_fp8; }
   std::string str() const;
 };
 

@@ -1,5 +1,6 @@
-// Rows that groups have of a quantized tensor, from one of all rows: where quantizers follow a
-// product, which know no groups. A block copies a row at a time.
+// Rows that groups have of a tensor, from one of all rows, or from those that an index names: where
+// quantizers follow a product, which know no groups, and where tensor copies are to bring rows of A
+// that lie anywhere. A block copies a row at a time.
 #pragma once
 
 #include "device/encode/scale_matrix.h"
@@ -9,23 +10,42 @@
 #include "device/ptx/special_registers.h"
 #include "device/scheduler/block_tiles.h"
 #include "device/scheduler/grouped_order.h"
+#include "device/vector.h"
 
 namespace blockscale {
 
 inline constexpr int kCopyRowsThreads = 128;
 
-struct QuantizedRows {
+struct TensorRows {
   uint8_t* values = nullptr;
   int64_t row_stride = 0;  // bytes
   int64_t batch_stride = 0;
-  ScaleMatrix scales;
+  ScaleMatrix scales;  // of no columns, where there are none
 };
 
 struct CopyRowsParams {
-  QuantizedRows from, to;  // scales of one layout and type, and of single rows
+  TensorRows from, to;             // scales of one layout and type, and of single rows
+  const int32_t* index = nullptr;  // the row of `from` that each row is; null: its own
+  uint32_t from_rows = 0;          // with an index, without scales; a row that is none is zeros
   uint32_t row_bytes = 0;
-  GroupedOrder order;  // of tiles of one row
+  bool vectors = false;  // rows of both begin at multiples of 16 bytes and have whole ones
+  GroupedOrder order;    // of tiles of one row
 };
+
+namespace copy_rows {
+
+/// Of a row `bytes` bytes, or zeros in their place.
+template <class T>
+BLOCKSCALE_DEVICE void copy_values(const uint8_t* from, uint8_t* to, uint32_t bytes, bool exists) {
+  BLOCKSCALE_NO_UNROLL
+  for (uint32_t at = ptx::tid_x() * sizeof(T); at < bytes; at += kCopyRowsThreads * sizeof(T)) {
+    T value = {};
+    if (exists) value = ptx::ld_global(reinterpret_cast<const T*>(from + at));
+    ptx::st_global(reinterpret_cast<T*>(to + at), value);
+  }
+}
+
+}  // namespace copy_rows
 
 BLOCKSCALE_DEVICE void copy_rows_kernel(const CopyRowsParams& p) {
   ptx::griddepcontrol_wait();
@@ -36,25 +56,29 @@ BLOCKSCALE_DEVICE void copy_rows_kernel(const CopyRowsParams& p) {
   for (uint32_t i = ptx::ctaid_x(); i < tiles.count(); i += ptx::nctaid_x()) {
     const Tile tile = tiles.tile(i);
     const uint32_t row = tile.first_row, matrix = p.order.matrix_of(tile);
-    const auto values_of = [&](const QuantizedRows& x) {
-      return x.values + matrix * x.batch_stride + row * x.row_stride;
-    };
-    BLOCKSCALE_NO_UNROLL
-    for (uint32_t at = ptx::tid_x(); at < p.row_bytes; at += kCopyRowsThreads) {
-      ptx::st_global(values_of(p.to) + at, ptx::ld_global(values_of(p.from) + at));
+    const uint32_t named =
+        p.index == nullptr ? row : static_cast<uint32_t>(ptx::ld_global(p.index + row));
+    const bool exists = p.index == nullptr || named < p.from_rows;
+    const uint8_t* const from =
+        p.from.values + matrix * p.from.batch_stride + (exists ? named : 0) * p.from.row_stride;
+    uint8_t* const to = p.to.values + matrix * p.to.batch_stride + row * p.to.row_stride;
+    if (p.vectors) {
+      copy_rows::copy_values<device::Vector<uint32_t, 4>>(from, to, p.row_bytes, exists);
+    } else {
+      copy_rows::copy_values<uint8_t>(from, to, p.row_bytes, exists);
     }
     BLOCKSCALE_NO_UNROLL
     for (uint32_t column = ptx::tid_x(); column < p.to.scales.columns; column += kCopyRowsThreads) {
       const auto place_in = [&](const ScaleMatrix& m) {
         return matrix * m.batch_stride + scale_offset(m.layout, row, column, m.leading_stride);
       };
-      const int64_t from = place_in(p.from.scales), to = place_in(p.to.scales);
+      const int64_t of_from = place_in(p.from.scales), of_to = place_in(p.to.scales);
       if (p.to.scales.bytes) {
-        ptx::st_global(p.to.scales.data + to, ptx::ld_global(p.from.scales.data + from));
+        ptx::st_global(p.to.scales.data + of_to, ptx::ld_global(p.from.scales.data + of_from));
       } else {
         ptx::st_global(
-            reinterpret_cast<uint32_t*>(p.to.scales.data) + to,
-            ptx::ld_global(reinterpret_cast<const uint32_t*>(p.from.scales.data) + from));
+            reinterpret_cast<uint32_t*>(p.to.scales.data) + of_to,
+            ptx::ld_global(reinterpret_cast<const uint32_t*>(p.from.scales.data) + of_from));
       }
     }
   }

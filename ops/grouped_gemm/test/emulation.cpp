@@ -59,4 +59,13 @@ bool emulate(grouped_gemm_detail::GroupedPlan& plan, const std::vector<emulator:
   return is_ok;
 }
 
+bool emulate(const GroupedGemmArguments& x, const cuda::Chip& chip,
+             std::vector<emulator::Buffer> buffers, const emulator::Options& options) {
+  const std::int64_t bytes = grouped_gemm_detail::plan_grouped(x, chip).workspace_bytes;
+  std::vector<std::uint8_t> workspace(static_cast<std::size_t>(bytes));
+  auto plan = grouped_gemm_detail::plan_grouped(x, chip, workspace.data());
+  if (bytes != 0) buffers.push_back(emulator::in_out("workspace", workspace));
+  return emulate(plan, buffers, options);
+}
+
 }  // namespace blockscale::test

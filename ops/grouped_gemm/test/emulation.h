@@ -13,6 +13,7 @@ namespace blockscale::test {
 /// its own.
 void run_grouped_kernel(std::size_t kernel, const Fp8GroupedParams& params);
 void run_grouped_kernel(std::size_t kernel, const Fp8FewRowsParams& params);
+void run_grouped_kernel(std::size_t kernel, const Fp4GroupedParams& params);
 void run_grouped_kernel(std::size_t kernel, const PlainGroupedParams& params);
 void run_grouped_kernel(std::size_t kernel, const PlainKGroupedParams& params);
 void run_grouped_kernel(std::size_t kernel, const GroupedTransformParams& params);
@@ -29,5 +30,9 @@ bool emulate(const quantize_detail::QuantizePlan& plan,
              const std::vector<emulator::Buffer>& buffers, const emulator::Options& options);
 bool emulate(grouped_gemm_detail::GroupedPlan& plan, const std::vector<emulator::Buffer>& buffers,
              const emulator::Options& options);
+
+/// The same of a product's plan, in a workspace of its own.
+bool emulate(const GroupedGemmArguments& validated, const cuda::Chip& chip,
+             std::vector<emulator::Buffer> buffers, const emulator::Options& options);
 
 }  // namespace blockscale::test

@@ -22,20 +22,14 @@ using test::GroupedCase;
 using test::LaunchedProblem;
 using test::Random;
 
-/// Whether the FP8 kernels of `plan` compute it.
-bool is_fp8(const GroupedPlan& plan) {
-  return !plan.steps.empty() && plan.steps[0].is_fp8();
-}
-
 /// Runs a problem's plan and checks all elements that have a bound.
 void check(LaunchedProblem& problem, const cuda::Chip& chip, const emulator::Options& options) {
   const GroupedGemmArguments x = problem.validated();
-  GroupedPlan plan = grouped_gemm_detail::plan_grouped(x, chip);
-  ASSERT_TRUE(test::emulate(plan, problem.buffers(), options)) << plan.str();
+  const GroupedPlan plan = grouped_gemm_detail::plan_grouped(x, chip);
+  ASSERT_TRUE(test::emulate(x, chip, problem.buffers(), options)) << plan.str();
   if (x.destinations != nullptr) return;
   problem.expect_others_untouched();
-  const auto path = is_fp8(plan) ? gemm_detail::GemmPath::sm90_fp8 : gemm_detail::GemmPath::plain;
-  const GemmCheck result = grouped_gemm_detail::check_elements(x, 1 << 20, path);
+  const GemmCheck result = grouped_gemm_detail::check_elements(x, 1 << 20, plan.path());
   EXPECT_TRUE(result.passed()) << plan.str() << result.largest_error << " of "
                                << result.proven_error << ", " << result.of_usual << " of usual";
 }

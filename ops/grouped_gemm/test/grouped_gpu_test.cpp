@@ -43,15 +43,11 @@ void run(const OnDevice& device, const DeviceStream& stream) {
   device.copy_results();
 }
 
-gemm_detail::GemmPath path_of(const grouped_gemm_detail::GroupedPlan& plan) {
-  return plan.steps.at(0).is_fp8() ? gemm_detail::GemmPath::sm90_fp8 : gemm_detail::GemmPath::plain;
-}
-
 /// A sample of D's elements within their bound.
 void check_elements(LaunchedProblem& problem) {
   const GroupedGemmArguments x = problem.validated();
   const auto plan = grouped_gemm_detail::plan_grouped(x, cuda::default_chip());
-  const GemmCheck result = grouped_gemm_detail::check_elements(x, 4'000, path_of(plan));
+  const GemmCheck result = grouped_gemm_detail::check_elements(x, 4'000, plan.path());
   EXPECT_TRUE(result.passed()) << plan.str() << result.largest_error << " of "
                                << result.proven_error << ", " << result.of_usual << " of usual";
 }
@@ -104,6 +100,28 @@ TEST_F(CudaGpuGrouped, EveryKindOfScale) {
   }
   check({.a = Recipe::fp8_tensor, .b = Recipe::fp8_tensor, .rows = rows, .n = 520, .alpha = true});
   check({.a = Recipe::fp8_128x128, .b = Recipe::fp8_128x128, .rows = rows, .n = 520, .k = 512});
+}
+
+TEST_F(CudaGpuGrouped, WeightsInFp4) {
+  Random random(6);
+  for (const Recipe a : {Recipe::bf16, Recipe::f16}) {
+    for (const Recipe b : {Recipe::nvfp4, Recipe::mxfp4}) {
+      GroupedCase of = {.a = a, .b = b, .n = 520, .k = 1056};
+      for (const std::int64_t average : {20, 70, 150}) {
+        of.rows = test::random_lengths(random, test::Spread::zipf, 9, 9 * average);
+        check(of);
+      }
+      of.rows = {100, 0, 33, 260, 1};
+      of.layout = ScaleLayout::swizzled_128x4;
+      of.dtype = Format::f32;
+      of.alpha = of.bias = of.masked = true;
+      check(of);
+      of.masked = false;
+      of.gathered = true;
+      of.gap = 3;
+      check(of);
+    }
+  }
 }
 
 TEST_F(CudaGpuGrouped, FewRows) {

@@ -56,9 +56,15 @@ TEST(GroupedPlan, KernelsFollowOperandsAndRows) {
   // Rows that begin anywhere, and other pairs and chips.
   EXPECT_THAT(plan_text({.rows = {9, 3}, .k = 401}), HasSubstr("grouped_gemm_plain_16x16_bf16:"));
   EXPECT_THAT(plan_text({.a = Recipe::bf16, .b = Recipe::nvfp4, .rows = many}),
-              HasSubstr("grouped_gemm_plain_64x64_bf16:"));
-  EXPECT_THAT(plan_text({.a = Recipe::f16, .b = Recipe::mxfp4, .rows = many, .k = 64}),
-              HasSubstr("grouped_gemm_plain_64x64_f16:"));
+              HasSubstr("grouped_gemm_plain_64x64_bf16:"));  // rows of half a piece
+  EXPECT_THAT(plan_text({.a = Recipe::f16, .b = Recipe::nvfp4, .rows = few, .k = 64}),
+              HasSubstr("grouped_gemm_tiles_nvfp4_f16_64x128:"));
+  EXPECT_THAT(plan_text({.a = Recipe::bf16, .b = Recipe::mxfp4, .rows = {70, 73}, .k = 64}),
+              HasSubstr("grouped_gemm_tiles_mxfp4_bf16_128x128:"));
+  EXPECT_THAT(
+      plan_text({.a = Recipe::bf16, .b = Recipe::mxfp4, .rows = {400}, .k = 64, .gathered = true}),
+      ::testing::AllOf(HasSubstr("those of groups gathered to the workspace"),
+                       HasSubstr("grouped_gemm_tiles_mxfp4_bf16_256x128:")));
   EXPECT_THAT(plan_text({.rows = many}, cuda::chip_named("B200")),
               HasSubstr("grouped_gemm_plain_64x64_bf16:"));
   EXPECT_THAT(plan_text({.a = Recipe::f32, .b = Recipe::f32, .rows = many, .k = 64},

@@ -74,7 +74,8 @@ class LaunchedProblem : public GroupedProblem {
   LaunchedProblem(Random& random, const GroupedCase& of)
       : GroupedProblem(random, of.a, of.b,
                        {std::ssize(of.rows), of.gathered ? kTokens : rows_of(of), of.n, of.k},
-                       of.family, operand(of, of.masked ? std::ssize(of.rows) : 1), operand(of, 1)),
+                       of.family, operand(of, of.a, of.masked ? std::ssize(of.rows) : 1),
+                       operand(of, of.b, 1)),
         is_masked_(of.masked),
         rows_(rows_of(of)),
         d_(of.dtype, of.scattered ? rows_ + 5 : rows_, of.n, of.masked ? std::ssize(of.rows) : 1,
@@ -126,10 +127,10 @@ class LaunchedProblem : public GroupedProblem {
  private:
   static constexpr std::int64_t kTokens = 40;  // rows of A that are gathered from
 
-  static OperandOptions operand(const GroupedCase& of, std::int64_t batch) {
+  static OperandOptions operand(const GroupedCase& of, Recipe recipe, std::int64_t batch) {
     OperandOptions options;
     options.batch = batch;
-    options.layout = of.layout;
+    if (!is_plain(recipe)) options.layout = of.layout;
     options.smallest_scales = false;  // products of scales are f32 numbers
     return options;
   }

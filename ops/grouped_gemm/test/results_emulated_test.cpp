@@ -34,9 +34,8 @@ std::vector<float> product_of(const GroupedGemmArguments& arguments,
   std::vector<float> numbers(static_cast<std::size_t>(rows * x.b.rows), NAN);
   x.d = {numbers.data(), Format::f32, rows, x.b.rows, x.b.rows};
   buffers.push_back(emulator::output("numbers", numbers));
-  GroupedPlan plan =
-      grouped_gemm_detail::plan_grouped(grouped_gemm_detail::validated(x), test::chip_of(3));
-  EXPECT_TRUE(test::emulate(plan, buffers, emulator::in_order()));
+  EXPECT_TRUE(test::emulate(grouped_gemm_detail::validated(x), test::chip_of(3), buffers,
+                            emulator::in_order()));
   return numbers;
 }
 
@@ -61,12 +60,8 @@ TEST(EmulatedGroupResults, AreTransformed) {
         x.transform = transform.input;
         x.d = d.view();
         const GroupedGemmArguments checked = grouped_gemm_detail::validated(x);
-        GroupedPlan plan = grouped_gemm_detail::plan_grouped(checked, test::chip_of(3));
-        std::vector<std::uint8_t> workspace(static_cast<std::size_t>(plan.workspace_bytes));
-        plan = grouped_gemm_detail::plan_grouped(checked, test::chip_of(3), workspace.data());
-        std::vector<emulator::Buffer> buffers = problem.buffers();
-        buffers.push_back(emulator::in_out("workspace", workspace));
-        ASSERT_TRUE(test::emulate(plan, buffers, emulator::random_order(4)));
+        ASSERT_TRUE(
+            test::emulate(checked, test::chip_of(3), problem.buffers(), emulator::random_order(4)));
         test::TestMatrix expected(Format::bf16, x.d.rows, x.d.columns);
         for (std::int64_t r = 0; r < 60; ++r) {
           const std::int64_t to = scattered ? x.destinations[r] : r;
@@ -200,13 +195,8 @@ TEST(EmulatedGroupResults, AreQuantized) {
     const std::int64_t bytes =
         grouped_gemm_detail::plan_grouped(checked, test::chip_of(3)).workspace_bytes;
     EXPECT_EQ(bytes == 0, is_fp8 && c.in_epilogue);
-    std::vector<std::uint8_t> workspace(static_cast<std::size_t>(bytes));
-    GroupedPlan plan =
-        grouped_gemm_detail::plan_grouped(checked, test::chip_of(3), workspace.data());
-    SCOPED_TRACE(plan.str());
-    std::vector<emulator::Buffer> buffers = problem.buffers();
-    if (bytes != 0) buffers.push_back(emulator::in_out("workspace", workspace));
-    ASSERT_TRUE(test::emulate(plan, buffers, emulator::random_order(4)));
+    ASSERT_TRUE(
+        test::emulate(checked, test::chip_of(3), problem.buffers(), emulator::random_order(4)));
     std::int64_t behind = 0;
     for (const std::int32_t count : c.rows) behind += count;
     const std::int64_t row_bytes_of = out.view.value_row_stride;

@@ -183,10 +183,8 @@ MoePlan plan_moe(const MoeArguments& x, const MoeParts& parts, const cuda::Chip&
 }
 
 bool MoePartPlan::is_fp8() const {
-  const auto has = [](const grouped_gemm_detail::GroupedPlan& plan) {
-    return plan.steps.front().is_fp8();
-  };
-  return has(up) && has(down) && (!shared || (shared->up.is_fp8() && shared->down.is_fp8()));
+  return up.is_fp8() && down.is_fp8() &&
+         (!shared || (shared->up.is_fp8() && shared->down.is_fp8()));
 }
 
 std::string MoePartPlan::str() const {

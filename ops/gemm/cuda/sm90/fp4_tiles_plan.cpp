@@ -45,18 +45,10 @@ Fp4TilesConfig config_of(const GemmArguments& x, int tokens) {
   return kFp4TilesKernels[kFp4TilesKernels.find(x.a.recipe, x.b.recipe, tokens)];
 }
 
-/// As many stages as shared memory has room for, of a multiprocessor where it has one block alone:
-/// at least three, of which who multiplies has two while it waits for the next.
+/// Of which a multiprocessor's shared memory has room for as many blocks as there are.
 std::optional<std::uint32_t> stages_of(const cuda::Chip& chip, const Fp4TilesConfig& config,
                                        bool is_alone) {
-  constexpr std::uint32_t kReserved = 1024;  // of each block, by the driver
-  const std::int64_t room = is_alone || blocks_per_multiprocessor(config) == 1
-                                ? chip.shared_bytes
-                                : (chip.shared_bytes + kReserved) / 2 - kReserved;
-  for (std::uint32_t stages = kFp4TilesMostStages; stages >= 3; --stages) {
-    if (memory_of(config, stages).total <= room) return stages;
-  }
-  return std::nullopt;
+  return fp4_tiles_stages(chip, config, is_alone ? 1 : blocks_per_multiprocessor(config));
 }
 
 /// Whether each block has a multiprocessor for itself: two that share one take turns.
@@ -74,7 +66,7 @@ bool run_at_once(const Sizes& size, const cuda::Chip& chip, const Fp4TilesDivisi
 /// What a division costs, in cycles of a multiprocessor, as an H200 takes them: of a stage, of a
 /// tile's end, and of an exchange between blocks (docs/log/gemm-fp4.md).
 double cost_of(const Sizes& size, const cuda::Chip& chip, const Fp4TilesDivision& d) {
-  const double of_stage = d.tokens == 64 ? 730 : d.tokens == 128 ? 880 : 1190;
+  const double of_stage = fp4_tiles_stage_cost(d.tokens);
   const double of_end = 12.0 * d.tokens, of_exchange = 70.0 * d.tokens;
   const std::int64_t turns =
       ceil_div(size.tiles(d.tokens) * d.blocks_k, std::int64_t{chip.multiprocessors});
@@ -127,12 +119,21 @@ Fp4TilesParams params_of(const GemmArguments& x, const Sizes& size, const Fp4Til
   return p;
 }
 
-std::string kernel_name(const Fp4TilesConfig& c) {
-  return std::string("gemm_tiles_") + recipe_traits(c.b).name + "_" + format_traits(c.form).name +
-         "_" + std::to_string(c.tokens) + "x" + std::to_string(kTileRows);
+}  // namespace
+
+double fp4_tiles_stage_cost(int tokens) {
+  return tokens == 64 ? 730 : tokens == 128 ? 880 : 1190;
 }
 
-}  // namespace
+std::optional<std::uint32_t> fp4_tiles_stages(const cuda::Chip& chip, const Fp4TilesConfig& config,
+                                              int blocks, std::uint32_t beside) {
+  constexpr std::int64_t kReserved = 1024;  // of each block, by the driver
+  const std::int64_t room = (chip.shared_bytes + kReserved) / blocks - kReserved;
+  for (std::uint32_t stages = kFp4TilesMostStages; stages >= 3; --stages) {
+    if (memory_of(config, stages).total + beside <= room) return stages;
+  }
+  return std::nullopt;
+}
 
 std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& x, const cuda::Chip& chip,
                                            std::optional<Fp4TilesDivision> division) {
@@ -171,12 +172,18 @@ std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& x, const cuda::C
   return plan;
 }
 
+std::string fp4_tiles_kernel_name(const Fp4TilesConfig& c) {
+  return std::string("gemm_tiles_") + recipe_traits(c.b).name + "_" + format_traits(c.form).name +
+         "_" + std::to_string(c.tokens) + "x" + std::to_string(kTileRows);
+}
+
 std::string Fp4TilesPlan::str() const {
   const Fp4TilesParams& p = params;
   const Fp4TilesConfig config = kFp4TilesKernels[kernel];
-  std::string text = kernel_name(config) + ": " + std::to_string(p.order.tiles) + " tiles of " +
-                     std::to_string(config.tokens) + " x " + std::to_string(kTileRows) + ", " +
-                     std::to_string(p.k_stages) + " stages of " + std::to_string(kStageK) + " of K";
+  std::string text = fp4_tiles_kernel_name(config) + ": " + std::to_string(p.order.tiles) +
+                     " tiles of " + std::to_string(config.tokens) + " x " +
+                     std::to_string(kTileRows) + ", " + std::to_string(p.k_stages) + " stages of " +
+                     std::to_string(kStageK) + " of K";
   if (p.blocks_k > 1) {
     text += " divided among " + std::to_string(p.blocks_k) + " blocks of a cluster";
   }
@@ -191,7 +198,7 @@ std::vector<runtime::KernelSpec> fp4_tiles_kernel_specs() {
   for (int i = 0; i < kFp4TilesKernels.kCount; ++i) {
     const Fp4TilesConfig config = kFp4TilesKernels[i];
     specs.push_back(runtime::with_parameters<Fp4TilesParams>(
-        {.name = kernel_name(config),
+        {.name = fp4_tiles_kernel_name(config),
          .header = "ops/gemm/kernels/sm90/fp4_tiles.cuh",
          .call = "blockscale::fp4_tiles_kernel<blockscale::kFp4TilesKernels[" + std::to_string(i) +
                  "]>",

@@ -39,6 +39,18 @@ struct Fp4TilesPlan {
 std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& validated, const cuda::Chip& chip,
                                            std::optional<Fp4TilesDivision> division = std::nullopt);
 
+/// As many stages as shared memory has room for, where a multiprocessor has so many blocks and each
+/// needs `beside` bytes for others: at least three, of which who multiplies has two while it waits
+/// for the next.
+std::optional<std::uint32_t> fp4_tiles_stages(const cuda::Chip& chip, const Fp4TilesConfig& config,
+                                              int blocks, std::uint32_t beside = 0);
+
+/// Cycles of a multiprocessor that a stage of so many rows of A takes, as measured on an H200
+/// (docs/log/gemm-fp4.md).
+double fp4_tiles_stage_cost(int tokens);
+
+std::string fp4_tiles_kernel_name(const Fp4TilesConfig& config);
+
 /// What the kernel pack compiles for these products: kFp4TilesKernels.
 std::vector<runtime::KernelSpec> fp4_tiles_kernel_specs();
 

@@ -22,11 +22,9 @@
 #include "device/decode/scaled_codes.cuh"
 #include "device/epilogue/tile_store.cuh"
 #include "device/kernel.h"
-#include "device/pipeline/stages.h"
 #include "device/ptx/arithmetic.h"
 #include "device/ptx/barrier.h"
 #include "device/ptx/cluster.h"
-#include "device/ptx/global_memory.h"
 #include "device/ptx/grid.h"
 #include "device/ptx/integer.h"
 #include "device/ptx/mma.h"
@@ -34,202 +32,13 @@
 #include "device/ptx/shared_memory.h"
 #include "device/ptx/sm90/wgmma.h"
 #include "device/ptx/special_registers.h"
-#include "device/ptx/tensor_copy.h"
 #include "device/ptx/warp.h"
 #include "device/vector.h"
-#include "ops/gemm/kernels/sm90/fp4_tiles_params.h"
+#include "ops/gemm/kernels/sm90/fp4_tiles_load.cuh"
 #include "ops/gemm/kernels/tensor_scale.cuh"
 
 namespace blockscale {
 namespace fp4_tiles {
-
-/// What a block has to do: some of the tiles, and of each its part of K.
-struct Work {
-  const Fp4TilesParams& p;
-  uint32_t first, step;     // tiles
-  uint32_t rank;            // in the cluster
-  uint32_t k_begin, k_end;  // stages
-
-  BLOCKSCALE_DEVICE explicit Work(const Fp4TilesParams& params)
-      : p(params),
-        first(ptx::ctaid_y()),
-        step(ptx::nctaid_y()),
-        rank(ptx::ctaid_x()),
-        k_begin(rank * p.block_stages),
-        k_end(k_begin + p.block_stages) {
-    if (k_begin > p.k_stages) k_begin = p.k_stages;
-    if (k_end > p.k_stages) k_end = p.k_stages;
-  }
-};
-
-template <Fp4TilesConfig kConfig>
-struct Shared {
-  static constexpr bool kIsNvfp4 = kConfig.b == Recipe::nvfp4;
-
-  Fp4TilesMemory memory;
-  ptx::SharedAddress base;
-  device::StageRing ring;
-
-  BLOCKSCALE_DEVICE explicit Shared(uint32_t stages)
-      : memory(memory_of(kConfig, stages)), base(device::shared_base()), ring{base, stages} {}
-
-  BLOCKSCALE_DEVICE ptx::SharedAddress a(uint32_t stage) const {
-    return base + (memory.operands + stage * memory.stage_bytes);
-  }
-  BLOCKSCALE_DEVICE ptx::SharedAddress b(uint32_t stage) const {
-    return a(stage) + memory.b_offset;
-  }
-  /// Rows of A that no copy brings: what they give is not stored.
-  BLOCKSCALE_DEVICE void accept_rows_outside(uint32_t a_bytes) const {
-    for (uint32_t stage = 0; stage < ring.stages; ++stage) {
-      ptx::accept_any_shared(a(stage) + a_bytes, memory.b_offset - a_bytes);
-    }
-  }
-  BLOCKSCALE_DEVICE ptx::SharedAddress scales(uint32_t stage, uint32_t row) const {
-    return base + (Fp4TilesMemory::kScales + (stage * kTileRows + row) * kRowWords * 4);
-  }
-  /// Of MX: a word for each 32 rows, which is 0 where one of their scales has no factor.
-  BLOCKSCALE_DEVICE ptx::SharedAddress has_factors(uint32_t stage, uint32_t of_rows) const {
-    return base + (Fp4TilesMemory::kHaveFactors + (stage * (kTileRows / 32) + of_rows) * 4);
-  }
-  BLOCKSCALE_DEVICE ptx::SharedAddress results(uint32_t warp) const {
-    return base + (memory.results + warp * 16 * kStoreBytes);
-  }
-  BLOCKSCALE_DEVICE ptx::SharedAddress exchange(uint32_t warpgroup) const {
-    return base + (memory.exchange + warpgroup * kExchangeTokens * kSumRowBytes);
-  }
-};
-
-/// By the warps that load: each brings the scales of 32 rows of B as factors, and the first one
-/// begins the copies of operands. A lane has loaded a row's scales of the next kAhead stages.
-template <Fp4TilesConfig kConfig>
-class Loader {
- public:
-  BLOCKSCALE_DEVICE Loader(const Work& work, const Shared<kConfig>& shared, uint32_t warp)
-      : work_(work), shared_(shared), warp_(warp), loaded_{work.first, work.k_begin} {}
-
-  BLOCKSCALE_DEVICE void run() {
-    if (work_.k_begin == work_.k_end) return;
-    find_scales();
-    Scales ahead[kAhead];
-    BLOCKSCALE_UNROLL
-    for (int i = 0; i < kAhead; ++i) load(ahead[i]);
-    Place filled = {work_.first, work_.k_begin};
-    Tile tile = work_.p.order.tile<kTokens>(filled.tile);
-    BLOCKSCALE_NO_UNROLL
-    for (;;) {
-      BLOCKSCALE_UNROLL
-      for (int i = 0; i < kAhead; ++i) {
-        if (filled.tile >= work_.p.order.tiles) return;
-        fill(tile, filled.k, ahead[i]);
-        load(ahead[i]);
-        if (advance(filled)) tile = work_.p.order.tile<kTokens>(filled.tile);
-      }
-    }
-  }
-
- private:
-  static constexpr int kAhead = 4;
-  static constexpr uint32_t kTokens = static_cast<uint32_t>(kConfig.tokens);
-  static constexpr uint32_t kPieces = kStageK / kPieceK;
-  static constexpr bool kIsNvfp4 = Shared<kConfig>::kIsNvfp4;
-  static constexpr int kPieceBytes = kIsNvfp4 ? 2 : 1;
-  static constexpr uint32_t kOne = kIsNvfp4 ? 0x3838 : 127;  // of pieces that there are not
-
-  struct Place {
-    uint32_t tile, k;
-  };
-  struct Scales {
-    uint32_t at[kPieces];
-  };
-
-  /// True if that is another tile, or behind the last one.
-  BLOCKSCALE_DEVICE bool advance(Place& place) const {
-    if (++place.k < work_.k_end) return false;
-    place = {place.tile + work_.step, work_.k_begin};
-    return true;
-  }
-
-  /// Of the tile that is loaded. Rows outside of B take its last one's.
-  BLOCKSCALE_DEVICE void find_scales() {
-    const Fp4TilesParams& p = work_.p;
-    if (loaded_.tile >= p.order.tiles) return;
-    const Tile tile = p.order.tile<kTokens>(loaded_.tile);
-    const uint32_t row = tile.n * kTileRows + 32 * warp_ + ptx::laneid();
-    const uint32_t last = p.epilogue.columns - 1;
-    scales_ = p.scales.data + tile.group * p.scales.batch_stride +
-              p.scales.row_offset(row < last ? row : last);
-  }
-
-  /// Begins to load the next stage's scales.
-  BLOCKSCALE_DEVICE void load(Scales& to) {
-    const Fp4TilesParams& p = work_.p;
-    const bool has = loaded_.tile < p.order.tiles;
-    BLOCKSCALE_UNROLL
-    for (uint32_t i = 0; i < kPieces; ++i) {
-      const uint32_t piece = loaded_.k * kPieces + i;
-      to.at[i] = ptx::ld_global_nc_narrow_if<kPieceBytes>(
-          has && piece < p.pieces,
-          scales_ + p.scales.k_offset(piece * static_cast<uint32_t>(kPieceBytes)), kOne);
-    }
-    if (advance(loaded_)) find_scales();
-  }
-
-  BLOCKSCALE_DEVICE void fill(const Tile& tile, uint32_t k, const Scales& scales) {
-    device::Vector<uint32_t, kRowWords> words;
-    bool fit = true;
-    if constexpr (kIsNvfp4) {
-      BLOCKSCALE_UNROLL
-      for (uint32_t i = 0; i < kPieces; ++i) {
-        uint32_t factors[2];
-        decoding::ue4m3_factors<kConfig.form>(factors, scales.at[i]);
-        words.at[2 * i] = factors[0];
-        words.at[2 * i + 1] = factors[1];
-      }
-    } else {
-      BLOCKSCALE_UNROLL
-      for (uint32_t i = 0; i < kPieces; ++i) {
-        fit = fit && decoding::has_ue8m0_factor<kConfig.form>(scales.at[i]);
-        words.at[i] = decoding::ue8m0_factor<kConfig.form>(scales.at[i]);
-        words.at[kFirstScale + i] =
-            bit_cast<uint32_t>(scale_value(static_cast<uint8_t>(scales.at[i])));
-      }
-      fit = ptx::vote_sync_all(ptx::kFullMask, fit);
-    }
-    shared_.ring.wait_empty(place_);
-    if (warp_ == 0 && ptx::elect_sync()) copy(tile, k);
-    ptx::st_shared(shared_.scales(place_.stage, 32 * warp_ + ptx::laneid()), words);
-    if (!kIsNvfp4 && ptx::laneid() == 0) {
-      ptx::st_shared(shared_.has_factors(place_.stage, warp_), static_cast<uint32_t>(fit));
-    }
-    ptx::bar_warp_sync(ptx::kFullMask);
-    if (ptx::laneid() == 0) ptx::mbarrier_arrive(shared_.ring.full(place_.stage));
-    place_.advance(shared_.ring.stages);
-  }
-
-  BLOCKSCALE_DEVICE void copy(const Tile& tile, uint32_t k) const {
-    const Fp4TilesParams& p = work_.p;
-    const ptx::SharedAddress full = shared_.ring.full(place_.stage);
-    ptx::mbarrier_arrive_expect_tx(full, p.a_bytes + kTileRows * kRowBytesB);
-    const auto bring = [&](ptx::SharedAddress to, Fp4TilesMap map, uint32_t byte, uint32_t row,
-                           bool batched) {
-      ptx::cp_async_bulk_tensor_shared_global<3>(
-          to, p.map(map),
-          {{static_cast<int32_t>(byte), static_cast<int32_t>(row),
-            static_cast<int32_t>(batched ? tile.group : 0)}},
-          full);
-    };
-    bring(shared_.b(place_.stage), Fp4TilesMap::b, k * kRowBytesB, tile.n * kTileRows, p.b_batched);
-    bring(shared_.a(place_.stage), Fp4TilesMap::a, k * kRowBytesA, tile.first_row, p.a_batched);
-  }
-
-  const Work& work_;
-  const Shared<kConfig>& shared_;
-  uint32_t warp_;
-  Place loaded_;  // that is loaded next
-  const uint8_t* scales_ = nullptr;
-  device::StagePlace place_;
-};
 
 template <Fp4TilesConfig kConfig>
 class Multiplier {
@@ -425,9 +234,10 @@ class Multiplier {
 };
 
 /// Until a warpgroup's sums, or those of the cluster's blocks, are there or have been read.
+template <class Work>
 BLOCKSCALE_DEVICE void sync_exchange(const Work& work, uint32_t warpgroup) {
   constexpr uint32_t kFirst = 2;  // barriers, one for each warpgroup
-  if (work.p.blocks_k == 1) {
+  if (!work.divides_k()) {
     ptx::bar_sync(kFirst + warpgroup, 128);
   } else {
     ptx::barrier_cluster_arrive();
@@ -436,7 +246,7 @@ BLOCKSCALE_DEVICE void sync_exchange(const Work& work, uint32_t warpgroup) {
 }
 
 /// From D^T's sums to D.
-template <Fp4TilesConfig kConfig>
+template <Fp4TilesConfig kConfig, class Work>
 class Storer {
  public:
   using Sums = typename Multiplier<kConfig>::Sums;
@@ -446,15 +256,16 @@ class Storer {
       : work_(work), shared_(shared), warp_(warp) {}
 
   BLOCKSCALE_DEVICE void operator()(const Sums& sums, const Tile& tile) const {
-    const Fp4TilesParams& p = work_.p;
+    const auto& p = work_.p;
     const uint32_t warpgroup = warp_ / 4;
-    const RowSpan span = {tile.end_row, true, tile.group, tile.group};
-    const Store store(p.epilogue, p.map(Fp4TilesMap::d), shared_.results(warp_));
+    const RowSpan span = {tile.end_row, Order::kGroupsAreMatrices, p.order.matrix_of(tile),
+                          tile.group};
+    const Store store(p.epilogue, p.map(Fp4TilesMap::d), shared_.results(warp_), p.order.row_map());
     BLOCKSCALE_UNROLL
     for (uint32_t turn = 0; turn < kTurns; ++turn) {
       give(sums, turn);
       sync_exchange(work_, warpgroup);
-      if (warp_ % p.blocks_k == work_.rank) {
+      if (!work_.divides_k() || warp_ % p.blocks_k == work_.rank) {
         float own[kOwn];
         take(own);
         scale(own, tile.group);
@@ -468,7 +279,8 @@ class Storer {
   BLOCKSCALE_DEVICE static void finish() { Store::finish(); }
 
  private:
-  using Store = TileStore<64, kStoreBytes, 1>;
+  using Order = typename Work::Order;
+  using Store = TileStore<64, kStoreBytes, 1, typename Order::RowMap>;
   static constexpr int kOwn = 32;  // sums of 16 rows of A and 64 columns of D
 
   BLOCKSCALE_DEVICE void give(const Sums& sums, uint32_t turn) const {
@@ -491,7 +303,7 @@ class Storer {
     const auto place = [&](uint32_t i) {
       return from + (i / 2 % 2 * 8 * kSumRowBytes + i / 4 * 32);
     };
-    if (work_.p.blocks_k == 1) {
+    if (!work_.divides_k()) {
       BLOCKSCALE_UNROLL
       for (uint32_t i = 0; i < kOwn; i += 2) {
         const Two two = ptx::ld_shared<Two>(place(i));
@@ -514,9 +326,9 @@ class Storer {
   }
 
   /// What NVFP4's factors have left, and its tensor scale.
-  BLOCKSCALE_DEVICE void scale(float (&own)[kOwn], uint32_t batch) const {
+  BLOCKSCALE_DEVICE void scale(float (&own)[kOwn], uint32_t group) const {
     if constexpr (!Shared<kConfig>::kIsNvfp4) return;
-    const TensorFactor tensor_scale(work_.p.tensor_scale, batch);
+    const TensorFactor tensor_scale(work_.p.tensor_scale, group);
     BLOCKSCALE_UNROLL
     for (float& sum : own) sum = ptx::mul_rn(sum, decoding::kUe4m3Left);
     tensor_scale.apply(own);
@@ -527,28 +339,27 @@ class Storer {
   uint32_t warp_;
 };
 
-template <Fp4TilesConfig kConfig>
+template <Fp4TilesConfig kConfig, class Work>
 BLOCKSCALE_DEVICE void load(const Work& work, const Shared<kConfig>& shared, uint32_t warp) {
-  Loader<kConfig>(work, shared, warp).run();
-  if (work.p.blocks_k == 1) return;
+  Loader<kConfig, Work>(work, shared, warp).run();
+  if (!work.divides_k()) return;
   // The cluster, whose barrier is of all threads, has one tile.
   ptx::bar_warp_sync(ptx::kFullMask);
   BLOCKSCALE_NO_UNROLL
-  for (uint32_t i = 0; i < 2 * Storer<kConfig>::kTurns; ++i) {
+  for (uint32_t i = 0; i < 2 * Storer<kConfig, Work>::kTurns; ++i) {
     ptx::barrier_cluster_arrive();
     ptx::barrier_cluster_wait();
   }
 }
 
-template <Fp4TilesConfig kConfig>
+template <Fp4TilesConfig kConfig, class Work>
 BLOCKSCALE_DEVICE void multiply(const Work& work, const Shared<kConfig>& shared, uint32_t warp) {
-  const Fp4TilesParams& p = work.p;
   Multiplier<kConfig> multiplier(shared, warp);
-  const Storer<kConfig> store(work, shared, warp);
+  const Storer<kConfig, Work> store(work, shared, warp);
   BLOCKSCALE_NO_UNROLL
-  for (uint32_t index = work.first; index < p.order.tiles; index += work.step) {
+  for (uint32_t index = work.first; index < work.tiles.count(); index += work.step) {
     typename Multiplier<kConfig>::Sums sums;
-    const Tile tile = p.order.tile<static_cast<uint32_t>(kConfig.tokens)>(index);
+    const Tile tile = work.tiles.tile(index);
     multiplier.multiply(work.k_end - work.k_begin, tile.end_row - tile.first_row, sums);
     store(sums, tile);
   }
@@ -557,11 +368,11 @@ BLOCKSCALE_DEVICE void multiply(const Work& work, const Shared<kConfig>& shared,
 
 }  // namespace fp4_tiles
 
-template <Fp4TilesConfig kConfig>
-BLOCKSCALE_DEVICE void fp4_tiles_kernel(const Fp4TilesParams& p) {
+template <Fp4TilesConfig kConfig, class Order = DenseOrder>
+BLOCKSCALE_DEVICE void fp4_tiles_kernel(const Fp4TilesParamsOf<Order>& p) {
   using namespace fp4_tiles;
   const Shared<kConfig> shared(p.stages);
-  const Work work(p);
+  Work<kConfig, Order> work(p, shared.of_order());
   const uint32_t warp = device::warp_index();
   if (warp == 0) {
     if (ptx::elect_sync()) {
@@ -574,6 +385,7 @@ BLOCKSCALE_DEVICE void fp4_tiles_kernel(const Fp4TilesParams& p) {
   ptx::barrier_sync_all();
   ptx::griddepcontrol_wait();
   ptx::griddepcontrol_launch_dependents();
+  work.tiles.begin();
   if (warp < 4) {
     ptx::setmaxnreg_dec<loader_registers(kConfig)>();
     load(work, shared, warp);

@@ -16,7 +16,8 @@ namespace blockscale {
 enum class Fp4TilesMap : uint32_t { a, b, d };
 inline constexpr uint32_t kFp4TilesMaps = 3;
 
-struct alignas(64) Fp4TilesParams {
+/// All but the order of the tiles.
+struct alignas(64) Fp4TilesParts {
   TensorMap maps[kFp4TilesMaps];
 
   BLOCKSCALE_HD const TensorMap* map(Fp4TilesMap which) const {
@@ -28,7 +29,6 @@ struct alignas(64) Fp4TilesParams {
   TensorScale tensor_scale;  // of B
   bool a_batched = false, b_batched = false;
   LinearEpilogue epilogue;
-  DenseOrder order;           // tile rows are a tile's of A
   uint32_t pieces = 0;        // of a row of B: K is as many times kPieceK
   uint32_t k_stages = 0;      // of kStageK, the last may be ragged
   uint32_t blocks_k = 1;      // of a cluster, which divide K
@@ -36,5 +36,13 @@ struct alignas(64) Fp4TilesParams {
   uint32_t stages = 0;        // of shared memory
   uint32_t a_bytes = 0;       // copied to a stage: of a tile's rows, or of all if they are fewer
 };
+
+/// `Order` is that of the tiles (device/scheduler/tile.h), of rows of A.
+template <class Order>
+struct Fp4TilesParamsOf : Fp4TilesParts {
+  Order order;
+};
+
+using Fp4TilesParams = Fp4TilesParamsOf<DenseOrder>;
 
 }  // namespace blockscale

@@ -1,0 +1,220 @@
+// What blocks of fp4_tiles.cuh have to do, what they share, and how the warps that load bring it.
+#pragma once
+
+#include "device/decode/scaled_codes.cuh"
+#include "device/kernel.h"
+#include "device/pipeline/stages.h"
+#include "device/ptx/barrier.h"
+#include "device/ptx/global_memory.h"
+#include "device/ptx/shared_memory.h"
+#include "device/ptx/special_registers.h"
+#include "device/ptx/tensor_copy.h"
+#include "device/ptx/warp.h"
+#include "device/scheduler/block_tiles.h"
+#include "device/vector.h"
+#include "ops/gemm/kernels/sm90/fp4_tiles_params.h"
+
+namespace blockscale::fp4_tiles {
+
+/// What a block has to do: some of the tiles, and of each its part of K.
+template <Fp4TilesConfig kConfig, class OrderOfTiles>
+struct Work {
+  using Order = OrderOfTiles;
+  using Params = Fp4TilesParamsOf<Order>;
+
+  const Params& p;
+  uint32_t first, step;     // tiles
+  uint32_t rank;            // in the cluster
+  uint32_t k_begin, k_end;  // stages
+  BlockTiles<Order, static_cast<uint32_t>(kConfig.tokens)> tiles;
+
+  /// `shared` is the order's.
+  BLOCKSCALE_DEVICE Work(const Params& params, ptx::SharedAddress shared)
+      : p(params),
+        first(ptx::ctaid_y()),
+        step(ptx::nctaid_y()),
+        rank(ptx::ctaid_x()),
+        k_begin(rank * p.block_stages),
+        k_end(k_begin + p.block_stages),
+        tiles(params.order, shared) {
+    if (k_begin > p.k_stages) k_begin = p.k_stages;
+    if (k_end > p.k_stages) k_end = p.k_stages;
+  }
+
+  /// Whether the block is one of several of a cluster, which then has one tile: as none is of tiles
+  /// that are not known at launch.
+  BLOCKSCALE_DEVICE bool divides_k() const { return Order::kIsKnownAtLaunch && p.blocks_k > 1; }
+};
+
+template <Fp4TilesConfig kConfig>
+struct Shared {
+  static constexpr bool kIsNvfp4 = kConfig.b == Recipe::nvfp4;
+
+  Fp4TilesMemory memory;
+  ptx::SharedAddress base;
+  device::StageRing ring;
+
+  BLOCKSCALE_DEVICE explicit Shared(uint32_t stages)
+      : memory(memory_of(kConfig, stages)), base(device::shared_base()), ring{base, stages} {}
+
+  BLOCKSCALE_DEVICE ptx::SharedAddress a(uint32_t stage) const {
+    return base + (memory.operands + stage * memory.stage_bytes);
+  }
+  BLOCKSCALE_DEVICE ptx::SharedAddress b(uint32_t stage) const {
+    return a(stage) + memory.b_offset;
+  }
+  /// Rows of A that no copy brings: what they give is not stored.
+  BLOCKSCALE_DEVICE void accept_rows_outside(uint32_t a_bytes) const {
+    for (uint32_t stage = 0; stage < ring.stages; ++stage) {
+      ptx::accept_any_shared(a(stage) + a_bytes, memory.b_offset - a_bytes);
+    }
+  }
+  BLOCKSCALE_DEVICE ptx::SharedAddress scales(uint32_t stage, uint32_t row) const {
+    return base + (Fp4TilesMemory::kScales + (stage * kTileRows + row) * kRowWords * 4);
+  }
+  /// Of MX: a word for each 32 rows, which is 0 where one of their scales has no factor.
+  BLOCKSCALE_DEVICE ptx::SharedAddress has_factors(uint32_t stage, uint32_t of_rows) const {
+    return base + (Fp4TilesMemory::kHaveFactors + (stage * (kTileRows / 32) + of_rows) * 4);
+  }
+  BLOCKSCALE_DEVICE ptx::SharedAddress results(uint32_t warp) const {
+    return base + (memory.results + warp * 16 * kStoreBytes);
+  }
+  BLOCKSCALE_DEVICE ptx::SharedAddress of_order() const { return base + memory.total; }
+  BLOCKSCALE_DEVICE ptx::SharedAddress exchange(uint32_t warpgroup) const {
+    return base + (memory.exchange + warpgroup * kExchangeTokens * kSumRowBytes);
+  }
+};
+
+/// By the warps that load: each brings the scales of 32 rows of B as factors, and the first one
+/// begins the copies of operands. A lane has loaded a row's scales of the next kAhead stages.
+template <Fp4TilesConfig kConfig, class Work>
+class Loader {
+ public:
+  BLOCKSCALE_DEVICE Loader(const Work& work, const Shared<kConfig>& shared, uint32_t warp)
+      : work_(work), shared_(shared), warp_(warp), loaded_{work.first, work.k_begin} {}
+
+  BLOCKSCALE_DEVICE void run() {
+    if (work_.k_begin == work_.k_end || work_.first >= work_.tiles.count()) return;
+    find_scales();
+    Scales ahead[kAhead];
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < kAhead; ++i) load(ahead[i]);
+    Place filled = {work_.first, work_.k_begin};
+    Tile tile = work_.tiles.tile(filled.tile);
+    BLOCKSCALE_NO_UNROLL
+    for (;;) {
+      BLOCKSCALE_UNROLL
+      for (int i = 0; i < kAhead; ++i) {
+        fill(tile, filled.k, ahead[i]);
+        load(ahead[i]);
+        if (!advance(filled)) continue;
+        if (filled.tile >= work_.tiles.count()) return;
+        tile = work_.tiles.tile(filled.tile);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kAhead = 4;
+  static constexpr uint32_t kPieces = kStageK / kPieceK;
+  static constexpr bool kIsNvfp4 = Shared<kConfig>::kIsNvfp4;
+  static constexpr int kPieceBytes = kIsNvfp4 ? 2 : 1;
+  static constexpr uint32_t kOne = kIsNvfp4 ? 0x3838 : 127;  // of pieces that there are not
+
+  struct Place {
+    uint32_t tile, k;
+  };
+  struct Scales {
+    uint32_t at[kPieces];
+  };
+
+  /// True if that is another tile, or behind the last one.
+  BLOCKSCALE_DEVICE bool advance(Place& place) const {
+    if (++place.k < work_.k_end) return false;
+    place = {place.tile + work_.step, work_.k_begin};
+    return true;
+  }
+
+  /// Of the tile that is loaded. Rows outside of B take its last one's.
+  BLOCKSCALE_DEVICE void find_scales() {
+    const auto& p = work_.p;
+    if (loaded_.tile >= work_.tiles.count()) return;
+    const Tile tile = work_.tiles.tile(loaded_.tile);
+    const uint32_t row = tile.n * kTileRows + 32 * warp_ + ptx::laneid();
+    const uint32_t last = p.epilogue.columns - 1;
+    scales_ = p.scales.data + tile.group * p.scales.batch_stride +
+              p.scales.row_offset(row < last ? row : last);
+  }
+
+  /// Begins to load the next stage's scales.
+  BLOCKSCALE_DEVICE void load(Scales& to) {
+    const auto& p = work_.p;
+    const bool has = loaded_.tile < work_.tiles.count();
+    BLOCKSCALE_UNROLL
+    for (uint32_t i = 0; i < kPieces; ++i) {
+      const uint32_t piece = loaded_.k * kPieces + i;
+      to.at[i] = ptx::ld_global_nc_narrow_if<kPieceBytes>(
+          has && piece < p.pieces,
+          scales_ + p.scales.k_offset(piece * static_cast<uint32_t>(kPieceBytes)), kOne);
+    }
+    if (advance(loaded_)) find_scales();
+  }
+
+  BLOCKSCALE_DEVICE void fill(const Tile& tile, uint32_t k, const Scales& scales) {
+    device::Vector<uint32_t, kRowWords> words;
+    bool fit = true;
+    if constexpr (kIsNvfp4) {
+      BLOCKSCALE_UNROLL
+      for (uint32_t i = 0; i < kPieces; ++i) {
+        uint32_t factors[2];
+        decoding::ue4m3_factors<kConfig.form>(factors, scales.at[i]);
+        words.at[2 * i] = factors[0];
+        words.at[2 * i + 1] = factors[1];
+      }
+    } else {
+      BLOCKSCALE_UNROLL
+      for (uint32_t i = 0; i < kPieces; ++i) {
+        fit = fit && decoding::has_ue8m0_factor<kConfig.form>(scales.at[i]);
+        words.at[i] = decoding::ue8m0_factor<kConfig.form>(scales.at[i]);
+        words.at[kFirstScale + i] =
+            bit_cast<uint32_t>(scale_value(static_cast<uint8_t>(scales.at[i])));
+      }
+      fit = ptx::vote_sync_all(ptx::kFullMask, fit);
+    }
+    shared_.ring.wait_empty(place_);
+    if (warp_ == 0 && ptx::elect_sync()) copy(tile, k);
+    ptx::st_shared(shared_.scales(place_.stage, 32 * warp_ + ptx::laneid()), words);
+    if (!kIsNvfp4 && ptx::laneid() == 0) {
+      ptx::st_shared(shared_.has_factors(place_.stage, warp_), static_cast<uint32_t>(fit));
+    }
+    ptx::bar_warp_sync(ptx::kFullMask);
+    if (ptx::laneid() == 0) ptx::mbarrier_arrive(shared_.ring.full(place_.stage));
+    place_.advance(shared_.ring.stages);
+  }
+
+  BLOCKSCALE_DEVICE void copy(const Tile& tile, uint32_t k) const {
+    const auto& p = work_.p;
+    const ptx::SharedAddress full = shared_.ring.full(place_.stage);
+    ptx::mbarrier_arrive_expect_tx(full, p.a_bytes + kTileRows * kRowBytesB);
+    const auto bring = [&](ptx::SharedAddress to, Fp4TilesMap map, uint32_t byte, uint32_t row,
+                           uint32_t matrix) {
+      ptx::cp_async_bulk_tensor_shared_global<3>(
+          to, p.map(map),
+          {{static_cast<int32_t>(byte), static_cast<int32_t>(row), static_cast<int32_t>(matrix)}},
+          full);
+    };
+    bring(shared_.b(place_.stage), Fp4TilesMap::b, k * kRowBytesB, tile.n * kTileRows,
+          p.b_batched ? tile.group : 0);
+    bring(shared_.a(place_.stage), Fp4TilesMap::a, k * kRowBytesA, tile.first_row,
+          p.a_batched ? p.order.matrix_of(tile) : 0);
+  }
+
+  const Work& work_;
+  const Shared<kConfig>& shared_;
+  uint32_t warp_;
+  Place loaded_;  // that is loaded next
+  const uint8_t* scales_ = nullptr;
+  device::StagePlace place_;
+};
+
+}  // namespace blockscale::fp4_tiles
