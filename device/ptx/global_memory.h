@@ -127,14 +127,23 @@ BLOCKSCALE_DEVICE T ld_global_nc(const T* p, SourceLocation at = SourceLocation:
 #endif
 }
 
-/// ld.global.nc.L1::no_allocate of 4 or 16 bytes under a predicate; zeros where it does not hold.
-/// No branch, which would wait for loads before it.
+/// ld.global.nc.L1::no_allocate of 4, 8 or 16 bytes under a predicate; zeros where it does not
+/// hold. No branch, which would wait for loads before it.
 template <class T>
 BLOCKSCALE_DEVICE T ld_global_nc_if(bool predicate, const T* p,
                                     SourceLocation at = SourceLocation::current()) {
-  static_assert(detail::kLoadable<T> && (sizeof(T) == 4 || sizeof(T) == 16));
+  static_assert(detail::kLoadable<T> && (sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16));
 #if BLOCKSCALE_GPU
-  if constexpr (sizeof(T) == 4) {
+  if constexpr (sizeof(T) == 8) {
+    detail::Words2 v;
+    asm volatile(
+        "{\n .reg .pred p;\n setp.ne.u32 p, %3, 0;\n mov.b32 %0, 0;\n mov.b32 %1, 0;\n"
+        " @p ld.global.nc.L1::no_allocate.v2.b32 {%0, %1}, [%2];\n}"
+        : "=&r"(v.at[0]), "=&r"(v.at[1])
+        : "l"(p), "r"(static_cast<uint32_t>(predicate))
+        : "memory");
+    return blockscale::bit_cast<T>(v);
+  } else if constexpr (sizeof(T) == 4) {
     uint32_t v;
     asm volatile(
         "{\n .reg .pred p;\n setp.ne.u32 p, %2, 0;\n mov.b32 %0, 0;\n"

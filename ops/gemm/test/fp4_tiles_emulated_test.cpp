@@ -69,7 +69,7 @@ TEST(EmulatedFp4Tiles, EveryPairLayoutAndTile) {
 TEST(EmulatedFp4Tiles, ExactSums) {
   for_each_fp4_pair([](Recipe a, Recipe b) {
     for (const int tokens : {64, 256}) {
-      PlainProblem p = problem_of(a, b, 70, 200, 480);
+      PlainProblem p = problem_of(a, b, 70, 200, 512);
       p.exact = true;
       check(p, emulator::in_order(), Fp4TilesDivision{tokens, 1});
     }
@@ -90,8 +90,12 @@ TEST(EmulatedFp4Tiles, EdgesOfRowsColumnsAndK) {
 /// Blocks of a cluster that divide K, evenly or not, or have none of it.
 TEST(EmulatedFp4Tiles, Divisions) {
   std::uint64_t seed = 1;
-  for (const auto& [tokens, blocks, k] :
-       {std::tuple{64, 2u, 192}, {64, 4u, 736}, {64, 8u, 320}, {128, 2u, 224}, {256, 4u, 96}}) {
+  for (const auto& [tokens, blocks, k] : {std::tuple{64, 2u, 192},
+                                          {64, 4u, 736},
+                                          {64, 2u, 512},
+                                          {64, 8u, 320},
+                                          {128, 2u, 224},
+                                          {256, 4u, 96}}) {
     const Fp4TilesDivision division = {tokens, blocks};
     check(problem_of(Recipe::bf16, Recipe::nvfp4, 70, 130, k), emulator::random_order(seed++),
           division);
@@ -172,7 +176,7 @@ TEST(EmulatedFp4Tiles, MutantsAreRejected) {
       {"a stage of K is left out", [](Fp4TilesParams& p) { --p.k_stages, --p.block_stages; }});
   for (const auto& mutant : mutants) {
     for_each_fp4_pair([&](Recipe a, Recipe b) {
-      test::expect_rejected(mutant, problem_of(a, b, 20, 18, 512), kPath,
+      test::expect_rejected(mutant, problem_of(a, b, 20, 18, 480), kPath,
                             [](PlainOperands& operands, const Change& change) {
                               return run(operands, emulator::in_order(), std::nullopt, change);
                             });

@@ -33,7 +33,7 @@ void expect_launchable(const Fp4TilesPlan& plan, const GemmArguments& x, const c
   EXPECT_EQ(shape.cluster.x, p.blocks_k);
   EXPECT_LE(p.blocks_k, fp4_tiles::kMostBlocksK);
   EXPECT_EQ(shape.block.x, fp4_tiles::kThreads);
-  EXPECT_EQ(shape.dynamic_shared_bytes, memory_of(config, p.stages).total);
+  EXPECT_EQ(shape.dynamic_shared_bytes, memory_of(config, p.stages, p.is_direct).total);
   EXPECT_LE(shape.dynamic_shared_bytes, chip.shared_bytes);
   EXPECT_GE(p.stages, 3u);
   EXPECT_LE(p.stages, kFp4TilesMostStages);

@@ -279,7 +279,8 @@ std::optional<GroupedStep> fp4_step(const GroupedGemmArguments& x, const cuda::C
   const Fp4TilesConfig config = kFp4TilesKernels[of_dense->kernel];
   const std::uint32_t beside = order_bytes(x);
   const int blocks = blocks_per_multiprocessor(config);
-  const auto stages = fp4_tiles_stages(chip, config, blocks, beside);
+  const bool is_direct = x.destinations == nullptr && stores_directly(of_dense->params.epilogue);
+  const auto stages = fp4_tiles_stages(chip, config, blocks, is_direct, beside);
   if (!stages) return std::nullopt;
   constexpr std::int64_t kBandRows = 2048;
   const Tiles tiles = tiles_of(x, tokens, of_dense->params.order.tiles_n,
@@ -288,12 +289,13 @@ std::optional<GroupedStep> fp4_step(const GroupedGemmArguments& x, const cuda::C
   step.kernel = fp4_tiles_kernel(of_dense->kernel);
   step.shape = of_dense->shape;
   step.shape.grid = {1, blocks_for(tiles.most, blocks, chip)};
-  step.shape.dynamic_shared_bytes = memory_of(config, *stages).total + beside;
+  step.shape.dynamic_shared_bytes = memory_of(config, *stages, is_direct).total + beside;
   step.maps = of_dense->maps;
   Fp4GroupedParams& p = step.params.emplace<Fp4GroupedParams>();
   static_cast<Fp4TilesParts&>(p) = of_dense->params;
   p.order = tiles.order;
   p.stages = *stages;
+  p.is_direct = is_direct;
   p.epilogue.rows = static_cast<std::uint32_t>(x.d.rows);
   if (x.destinations != nullptr) {
     p.epilogue.d.chunks = gemm_detail::has_chunks(x.d);

@@ -47,8 +47,9 @@ Fp4TilesConfig config_of(const GemmArguments& x, int tokens) {
 
 /// Of which a multiprocessor's shared memory has room for as many blocks as there are.
 std::optional<std::uint32_t> stages_of(const cuda::Chip& chip, const Fp4TilesConfig& config,
-                                       bool is_alone) {
-  return fp4_tiles_stages(chip, config, is_alone ? 1 : blocks_per_multiprocessor(config));
+                                       bool is_alone, bool is_direct) {
+  return fp4_tiles_stages(chip, config, is_alone ? 1 : blocks_per_multiprocessor(config),
+                          is_direct);
 }
 
 /// Whether each block has a multiprocessor for itself: two that share one take turns.
@@ -88,7 +89,7 @@ std::optional<Fp4TilesDivision> best_division(const GemmArguments& x, const Size
           (x.batch_invariant || blocks > size.stages || !run_at_once(size, chip, d))) {
         break;
       }
-      if (!stages_of(chip, config_of(x, tokens), is_alone(size, chip, d))) break;
+      if (!stages_of(chip, config_of(x, tokens), is_alone(size, chip, d), false)) break;
       const double cost = cost_of(size, chip, d);
       if (!best || cost < least) best = d, least = cost;
     }
@@ -100,10 +101,19 @@ TensorMapDescription& map_in(Fp4TilesPlan& plan, Fp4TilesMap which) {
   return plan.maps[static_cast<std::size_t>(which)];
 }
 
+bool has_scale_vectors(const ScaledTensorView& x) {
+  const std::int64_t block = recipe_traits(x.recipe).block_k;
+  const std::int64_t size = fp4_tiles::kScaleStages * kStageK / block;
+  return x.layout == ScaleLayout::row_major && x.k % (size * block) == 0 &&
+         reinterpret_cast<std::uintptr_t>(x.scales) % static_cast<std::uintptr_t>(size) == 0 &&
+         x.scale_leading_stride % size == 0 && (x.batch <= 1 || x.scale_batch_stride % size == 0);
+}
+
 Fp4TilesParams params_of(const GemmArguments& x, const Sizes& size, const Fp4TilesDivision& d) {
   constexpr std::uint32_t kBandRows = 2048;  // of A, whose tiles follow each other
   Fp4TilesParams p;
   p.scales = scales_of_operand(x.b);
+  p.scale_vectors = has_scale_vectors(x.b);
   p.tensor_scale = tensor_scale_of(x.b);
   p.a_batched = x.a.batch > 1;
   p.b_batched = x.b.batch > 1;
@@ -126,13 +136,18 @@ double fp4_tiles_stage_cost(int tokens) {
 }
 
 std::optional<std::uint32_t> fp4_tiles_stages(const cuda::Chip& chip, const Fp4TilesConfig& config,
-                                              int blocks, std::uint32_t beside) {
+                                              int blocks, bool is_direct, std::uint32_t beside) {
   constexpr std::int64_t kReserved = 1024;  // of each block, by the driver
   const std::int64_t room = (chip.shared_bytes + kReserved) / blocks - kReserved;
   for (std::uint32_t stages = kFp4TilesMostStages; stages >= 3; --stages) {
-    if (memory_of(config, stages).total + beside <= room) return stages;
+    if (memory_of(config, stages, is_direct).total + beside <= room) return stages;
   }
   return std::nullopt;
+}
+
+bool stores_directly(const LinearEpilogue& e) {
+  return e.d.chunks && e.d.dtype != Format::f32 && e.beta == 0 && !e.keeps_sums &&
+         e.row_scales.data == nullptr && e.column_scales.data == nullptr;
 }
 
 std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& x, const cuda::Chip& chip,
@@ -143,12 +158,14 @@ std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& x, const cuda::C
   if (!division) return std::nullopt;
   const Fp4TilesConfig config = config_of(x, division->tokens);
   const bool alone = is_alone(size, chip, *division);
-  const std::optional<std::uint32_t> stages = stages_of(chip, config, alone);
-  if (!stages) return std::nullopt;
   Fp4TilesPlan plan;
   plan.kernel = kFp4TilesKernels.find(x.a.recipe, x.b.recipe, division->tokens);
   plan.architecture = chip.architecture;
   plan.params = params_of(x, size, *division);
+  const bool is_direct = division->blocks_k == 1 && stores_directly(plan.params.epilogue);
+  const std::optional<std::uint32_t> stages = stages_of(chip, config, alone, is_direct);
+  if (!stages) return std::nullopt;
+  plan.params.is_direct = is_direct;
   plan.params.stages = *stages;
   // Rows that A does not have are not copied, where one tile has all of them.
   const auto a_rows = static_cast<std::uint32_t>(
@@ -167,7 +184,7 @@ std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& x, const cuda::C
   plan.shape.grid = {division->blocks_k, blocks};
   plan.shape.block = {fp4_tiles::kThreads};
   plan.shape.cluster = {division->blocks_k};
-  plan.shape.dynamic_shared_bytes = memory_of(config, *stages).total;
+  plan.shape.dynamic_shared_bytes = memory_of(config, *stages, is_direct).total;
   plan.shape.programmatic_dependent_launch = true;
   return plan;
 }
@@ -190,7 +207,9 @@ std::string Fp4TilesPlan::str() const {
   return text + "; " + std::to_string(product(shape.grid)) + " x " + std::to_string(shape.block.x) +
          " threads, " + std::to_string(p.stages) + " stages, " +
          std::to_string(shape.dynamic_shared_bytes) + " bytes shared, " +
-         (p.epilogue.d.chunks ? "stored as boxes\n" : "stored by elements\n");
+         (p.is_direct           ? "stored as boxes, directly\n"
+          : p.epilogue.d.chunks ? "stored as boxes\n"
+                                : "stored by elements\n");
 }
 
 std::vector<runtime::KernelSpec> fp4_tiles_kernel_specs() {

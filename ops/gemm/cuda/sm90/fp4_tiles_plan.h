@@ -43,7 +43,10 @@ std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& validated, const
 /// needs `beside` bytes for others: at least three, of which who multiplies has two while it waits
 /// for the next.
 std::optional<std::uint32_t> fp4_tiles_stages(const cuda::Chip& chip, const Fp4TilesConfig& config,
-                                              int blocks, std::uint32_t beside = 0);
+                                              int blocks, bool is_direct, std::uint32_t beside = 0);
+
+/// Whether a launch that does not divide K stores sums directly (Fp4TilesParts).
+bool stores_directly(const LinearEpilogue& epilogue);
 
 /// Cycles of a multiprocessor that a stage of so many rows of A takes, as measured on an H200
 /// (docs/log/gemm-fp4.md).

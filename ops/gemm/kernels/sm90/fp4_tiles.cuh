@@ -20,7 +20,6 @@
 
 #include "core/format.h"
 #include "device/decode/scaled_codes.cuh"
-#include "device/epilogue/tile_store.cuh"
 #include "device/kernel.h"
 #include "device/ptx/arithmetic.h"
 #include "device/ptx/barrier.h"
@@ -34,8 +33,7 @@
 #include "device/ptx/special_registers.h"
 #include "device/ptx/warp.h"
 #include "device/vector.h"
-#include "ops/gemm/kernels/sm90/fp4_tiles_load.cuh"
-#include "ops/gemm/kernels/tensor_scale.cuh"
+#include "ops/gemm/kernels/sm90/fp4_tiles_store.cuh"
 
 namespace blockscale {
 namespace fp4_tiles {
@@ -233,112 +231,6 @@ class Multiplier {
   uint32_t left_ = 0;  // that is left next
 };
 
-/// Until a warpgroup's sums, or those of the cluster's blocks, are there or have been read.
-template <class Work>
-BLOCKSCALE_DEVICE void sync_exchange(const Work& work, uint32_t warpgroup) {
-  constexpr uint32_t kFirst = 2;  // barriers, one for each warpgroup
-  if (!work.divides_k()) {
-    ptx::bar_sync(kFirst + warpgroup, 128);
-  } else {
-    ptx::barrier_cluster_arrive();
-    ptx::barrier_cluster_wait();
-  }
-}
-
-/// From D^T's sums to D.
-template <Fp4TilesConfig kConfig, class Work>
-class Storer {
- public:
-  using Sums = typename Multiplier<kConfig>::Sums;
-  static constexpr uint32_t kTurns = static_cast<uint32_t>(kConfig.tokens) / kExchangeTokens;
-
-  BLOCKSCALE_DEVICE Storer(const Work& work, const Shared<kConfig>& shared, uint32_t warp)
-      : work_(work), shared_(shared), warp_(warp) {}
-
-  BLOCKSCALE_DEVICE void operator()(const Sums& sums, const Tile& tile) const {
-    const auto& p = work_.p;
-    const uint32_t warpgroup = warp_ / 4;
-    const RowSpan span = {tile.end_row, Order::kGroupsAreMatrices, p.order.matrix_of(tile),
-                          tile.group};
-    const Store store(p.epilogue, p.map(Fp4TilesMap::d), shared_.results(warp_), p.order.row_map());
-    BLOCKSCALE_UNROLL
-    for (uint32_t turn = 0; turn < kTurns; ++turn) {
-      give(sums, turn);
-      sync_exchange(work_, warpgroup);
-      if (!work_.divides_k() || warp_ % p.blocks_k == work_.rank) {
-        float own[kOwn];
-        take(own);
-        scale(own, tile.group);
-        store(own, span, tile.first_row + turn * kExchangeTokens + warp_ % 4 * 16,
-              tile.n * kTileRows + warpgroup * 64);
-      }
-      sync_exchange(work_, warpgroup);
-    }
-  }
-
-  BLOCKSCALE_DEVICE static void finish() { Store::finish(); }
-
- private:
-  using Order = typename Work::Order;
-  using Store = TileStore<64, kStoreBytes, 1, typename Order::RowMap>;
-  static constexpr int kOwn = 32;  // sums of 16 rows of A and 64 columns of D
-
-  BLOCKSCALE_DEVICE void give(const Sums& sums, uint32_t turn) const {
-    const uint32_t lane = ptx::laneid();
-    const ptx::SharedAddress to = shared_.exchange(warp_ / 4) +
-                                  (lane % 4 * 2 * kSumRowBytes + (warp_ % 4 * 16 + lane / 4) * 4);
-    BLOCKSCALE_UNROLL
-    for (uint32_t i = 0; i < kOwn; ++i) {
-      ptx::st_shared(to + ((i / 4 * 8 + i % 2) * kSumRowBytes + i / 2 % 2 * 32),
-                     sums.get(static_cast<int>(turn * kOwn + i)));
-    }
-  }
-
-  /// As a wgmma accumulator of D has them, added up over the cluster.
-  BLOCKSCALE_DEVICE void take(float (&own)[kOwn]) const {
-    using Two = device::Vector<float, 2>;
-    const uint32_t lane = ptx::laneid();
-    const ptx::SharedAddress from =
-        shared_.exchange(warp_ / 4) + ((warp_ % 4 * 16 + lane / 4) * kSumRowBytes + lane % 4 * 8);
-    const auto place = [&](uint32_t i) {
-      return from + (i / 2 % 2 * 8 * kSumRowBytes + i / 4 * 32);
-    };
-    if (!work_.divides_k()) {
-      BLOCKSCALE_UNROLL
-      for (uint32_t i = 0; i < kOwn; i += 2) {
-        const Two two = ptx::ld_shared<Two>(place(i));
-        own[i] = two.at[0];
-        own[i + 1] = two.at[1];
-      }
-      return;
-    }
-    BLOCKSCALE_UNROLL
-    for (float& sum : own) sum = 0;
-    BLOCKSCALE_NO_UNROLL
-    for (uint32_t block = 0; block < work_.p.blocks_k; ++block) {
-      BLOCKSCALE_UNROLL
-      for (uint32_t i = 0; i < kOwn; i += 2) {
-        const Two two = ptx::ld_shared_cluster<Two>(ptx::mapa_shared_cluster(place(i), block));
-        own[i] = ptx::add_rn(own[i], two.at[0]);
-        own[i + 1] = ptx::add_rn(own[i + 1], two.at[1]);
-      }
-    }
-  }
-
-  /// What NVFP4's factors have left, and its tensor scale.
-  BLOCKSCALE_DEVICE void scale(float (&own)[kOwn], uint32_t group) const {
-    if constexpr (!Shared<kConfig>::kIsNvfp4) return;
-    const TensorFactor tensor_scale(work_.p.tensor_scale, group);
-    BLOCKSCALE_UNROLL
-    for (float& sum : own) sum = ptx::mul_rn(sum, decoding::kUe4m3Left);
-    tensor_scale.apply(own);
-  }
-
-  const Work& work_;
-  const Shared<kConfig>& shared_;
-  uint32_t warp_;
-};
-
 template <Fp4TilesConfig kConfig, class Work>
 BLOCKSCALE_DEVICE void load(const Work& work, const Shared<kConfig>& shared, uint32_t warp) {
   Loader<kConfig, Work>(work, shared, warp).run();
@@ -356,12 +248,17 @@ template <Fp4TilesConfig kConfig, class Work>
 BLOCKSCALE_DEVICE void multiply(const Work& work, const Shared<kConfig>& shared, uint32_t warp) {
   Multiplier<kConfig> multiplier(shared, warp);
   const Storer<kConfig, Work> store(work, shared, warp);
+  const DirectStorer<kConfig, Work> store_directly(work, shared, warp);
   BLOCKSCALE_NO_UNROLL
   for (uint32_t index = work.first; index < work.tiles.count(); index += work.step) {
     typename Multiplier<kConfig>::Sums sums;
     const Tile tile = work.tiles.tile(index);
     multiplier.multiply(work.k_end - work.k_begin, tile.end_row - tile.first_row, sums);
-    store(sums, tile);
+    if (work.p.is_direct) {
+      store_directly(sums, tile);
+    } else {
+      store(sums, tile);
+    }
   }
   store.finish();
 }
@@ -371,7 +268,7 @@ BLOCKSCALE_DEVICE void multiply(const Work& work, const Shared<kConfig>& shared,
 template <Fp4TilesConfig kConfig, class Order = DenseOrder>
 BLOCKSCALE_DEVICE void fp4_tiles_kernel(const Fp4TilesParamsOf<Order>& p) {
   using namespace fp4_tiles;
-  const Shared<kConfig> shared(p.stages);
+  const Shared<kConfig> shared(p.stages, p.is_direct);
   Work<kConfig, Order> work(p, shared.of_order());
   const uint32_t warp = device::warp_index();
   if (warp == 0) {

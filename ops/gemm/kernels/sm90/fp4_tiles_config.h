@@ -35,6 +35,9 @@ inline constexpr uint32_t kPieceK = 32;
 inline constexpr uint32_t kRowBytesA = kStageK * 2;  // as tensor copies swizzle them
 inline constexpr uint32_t kRowBytesB = kStageK / 2;
 
+/// Scales of so many stages are loaded together, where they lie so.
+inline constexpr uint32_t kScaleStages = 4;
+
 /// Where sums are exchanged: rows of A so many at a time, as a TileStore takes them by warps of 16.
 inline constexpr uint32_t kExchangeTokens = 64;
 inline constexpr uint32_t kSumRowBytes = (64 + 4) * 4;  // for stores without conflicts
@@ -60,8 +63,8 @@ BLOCKSCALE_HD constexpr int loader_registers(const Fp4TilesConfig& c) {
 inline constexpr uint32_t kFp4TilesMostStages = 12;
 
 /// Where everything else lies in shared memory, in bytes from its start: the stages' scales, their
-/// operands (rows of A, then codes of B), warps' buffers of results, and warpgroups' exchanges of
-/// sums.
+/// operands (rows of A, then codes of B), warps' buffers of results, and, unless sums go to D
+/// directly, warpgroups' exchanges of them.
 struct Fp4TilesMemory {
   static constexpr uint32_t kHaveFactors = kFp4TilesMostStages * 16;
   static constexpr uint32_t kScales = 512;
@@ -76,7 +79,8 @@ struct Fp4TilesMemory {
 static_assert(Fp4TilesMemory::kHaveFactors + kFp4TilesMostStages * fp4_tiles::kTileRows / 32 * 4 <=
               Fp4TilesMemory::kScales);
 
-BLOCKSCALE_HD constexpr Fp4TilesMemory memory_of(const Fp4TilesConfig& c, uint32_t stages) {
+BLOCKSCALE_HD constexpr Fp4TilesMemory memory_of(const Fp4TilesConfig& c, uint32_t stages,
+                                                 bool is_direct) {
   using namespace fp4_tiles;
   Fp4TilesMemory m{};
   m.operands = (Fp4TilesMemory::kScales + stages * kTileRows * kRowWords * 4 + 1023) / 1024 * 1024;
@@ -84,7 +88,7 @@ BLOCKSCALE_HD constexpr Fp4TilesMemory memory_of(const Fp4TilesConfig& c, uint32
   m.stage_bytes = m.b_offset + kTileRows * kRowBytesB;
   m.results = m.operands + stages * m.stage_bytes;
   m.exchange = m.results + kMathWarps * 16 * kStoreBytes;
-  m.total = m.exchange + kMathWarps / 4 * kExchangeTokens * kSumRowBytes;
+  m.total = m.exchange + (is_direct ? 0 : kMathWarps / 4 * kExchangeTokens * kSumRowBytes);
   return m;
 }
 

@@ -54,8 +54,10 @@ struct Shared {
   ptx::SharedAddress base;
   device::StageRing ring;
 
-  BLOCKSCALE_DEVICE explicit Shared(uint32_t stages)
-      : memory(memory_of(kConfig, stages)), base(device::shared_base()), ring{base, stages} {}
+  BLOCKSCALE_DEVICE Shared(uint32_t stages, bool is_direct)
+      : memory(memory_of(kConfig, stages, is_direct)),
+        base(device::shared_base()),
+        ring{base, stages} {}
 
   BLOCKSCALE_DEVICE ptx::SharedAddress a(uint32_t stage) const {
     return base + (memory.operands + stage * memory.stage_bytes);
@@ -86,78 +88,102 @@ struct Shared {
 };
 
 /// By the warps that load: each brings the scales of 32 rows of B as factors, and the first one
-/// begins the copies of operands. A lane has loaded a row's scales of the next kAhead stages.
+/// begins the copies of operands. A lane has a row's scales of the next stages on their way.
 template <Fp4TilesConfig kConfig, class Work>
 class Loader {
  public:
   BLOCKSCALE_DEVICE Loader(const Work& work, const Shared<kConfig>& shared, uint32_t warp)
-      : work_(work), shared_(shared), warp_(warp), loaded_{work.first, work.k_begin} {}
+      : work_(work), shared_(shared), warp_(warp) {}
 
   BLOCKSCALE_DEVICE void run() {
-    if (work_.k_begin == work_.k_end || work_.first >= work_.tiles.count()) return;
-    find_scales();
-    Scales ahead[kAhead];
-    BLOCKSCALE_UNROLL
-    for (int i = 0; i < kAhead; ++i) load(ahead[i]);
-    Place filled = {work_.first, work_.k_begin};
-    Tile tile = work_.tiles.tile(filled.tile);
+    const bool together =
+        work_.p.scale_vectors && (work_.k_begin | work_.k_end) % kScaleStages == 0;
     BLOCKSCALE_NO_UNROLL
-    for (;;) {
-      BLOCKSCALE_UNROLL
-      for (int i = 0; i < kAhead; ++i) {
-        fill(tile, filled.k, ahead[i]);
-        load(ahead[i]);
-        if (!advance(filled)) continue;
-        if (filled.tile >= work_.tiles.count()) return;
-        tile = work_.tiles.tile(filled.tile);
+    for (uint32_t i = work_.first; i < work_.tiles.count(); i += work_.step) {
+      const Tile tile = work_.tiles.tile(i);
+      find_scales(tile);
+      if (together) {
+        fill_together(tile);
+      } else {
+        fill_apart(tile);
       }
     }
   }
 
  private:
-  static constexpr int kAhead = 4;
   static constexpr uint32_t kPieces = kStageK / kPieceK;
   static constexpr bool kIsNvfp4 = Shared<kConfig>::kIsNvfp4;
-  static constexpr int kPieceBytes = kIsNvfp4 ? 2 : 1;
+  static constexpr uint32_t kPieceBytes = kIsNvfp4 ? 2 : 1;
   static constexpr uint32_t kOne = kIsNvfp4 ? 0x3838 : 127;  // of pieces that there are not
 
-  struct Place {
-    uint32_t tile, k;
-  };
   struct Scales {
     uint32_t at[kPieces];
   };
+  /// A row's scales of kScaleStages stages side by side.
+  using Words = device::Vector<uint32_t, kScaleStages * kPieces * kPieceBytes / 4>;
 
-  /// True if that is another tile, or behind the last one.
-  BLOCKSCALE_DEVICE bool advance(Place& place) const {
-    if (++place.k < work_.k_end) return false;
-    place = {place.tile + work_.step, work_.k_begin};
-    return true;
-  }
-
-  /// Of the tile that is loaded. Rows outside of B take its last one's.
-  BLOCKSCALE_DEVICE void find_scales() {
+  /// Rows outside of B take its last one's.
+  BLOCKSCALE_DEVICE void find_scales(const Tile& tile) {
     const auto& p = work_.p;
-    if (loaded_.tile >= work_.tiles.count()) return;
-    const Tile tile = work_.tiles.tile(loaded_.tile);
     const uint32_t row = tile.n * kTileRows + 32 * warp_ + ptx::laneid();
     const uint32_t last = p.epilogue.columns - 1;
     scales_ = p.scales.data + tile.group * p.scales.batch_stride +
               p.scales.row_offset(row < last ? row : last);
   }
 
-  /// Begins to load the next stage's scales.
-  BLOCKSCALE_DEVICE void load(Scales& to) {
+  /// A tile's stages, whose scales are loaded a group ahead.
+  BLOCKSCALE_DEVICE void fill_together(const Tile& tile) {
+    Words next = load_together(work_.k_begin);
+    BLOCKSCALE_NO_UNROLL
+    for (uint32_t k = work_.k_begin; k < work_.k_end; k += kScaleStages) {
+      const Words now = next;
+      next = load_together(k + kScaleStages);
+      BLOCKSCALE_UNROLL
+      for (uint32_t i = 0; i < kScaleStages; ++i) fill(tile, k + i, scales_of(now, i));
+    }
+  }
+
+  /// The same, stage by stage.
+  BLOCKSCALE_DEVICE void fill_apart(const Tile& tile) {
+    Scales ahead[kScaleStages];
+    BLOCKSCALE_UNROLL
+    for (uint32_t i = 0; i < kScaleStages; ++i) load(ahead[i], work_.k_begin + i);
+    BLOCKSCALE_NO_UNROLL
+    for (uint32_t k = work_.k_begin; k < work_.k_end; k += kScaleStages) {
+      BLOCKSCALE_UNROLL
+      for (uint32_t i = 0; i < kScaleStages; ++i) {
+        if (k + i >= work_.k_end) break;
+        fill(tile, k + i, ahead[i]);
+        load(ahead[i], k + i + kScaleStages);
+      }
+    }
+  }
+
+  /// Begins to load a stage's scales, piece by piece.
+  BLOCKSCALE_DEVICE void load(Scales& to, uint32_t k) const {
     const auto& p = work_.p;
-    const bool has = loaded_.tile < work_.tiles.count();
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < kPieces; ++i) {
-      const uint32_t piece = loaded_.k * kPieces + i;
+      const uint32_t piece = k * kPieces + i;
       to.at[i] = ptx::ld_global_nc_narrow_if<kPieceBytes>(
-          has && piece < p.pieces,
-          scales_ + p.scales.k_offset(piece * static_cast<uint32_t>(kPieceBytes)), kOne);
+          piece < p.pieces, scales_ + p.scales.k_offset(piece * kPieceBytes), kOne);
     }
-    if (advance(loaded_)) find_scales();
+  }
+
+  /// Those of kScaleStages stages.
+  BLOCKSCALE_DEVICE Words load_together(uint32_t k) const {
+    return ptx::ld_global_nc_if(
+        k < work_.k_end, reinterpret_cast<const Words*>(scales_ + k * kPieces * kPieceBytes));
+  }
+
+  BLOCKSCALE_DEVICE static Scales scales_of(const Words& words, uint32_t stage) {
+    Scales scales;
+    BLOCKSCALE_UNROLL
+    for (uint32_t i = 0; i < kPieces; ++i) {
+      const uint32_t byte = (stage * kPieces + i) * kPieceBytes;
+      scales.at[i] = words.at[byte / 4] >> byte % 4 * 8 & ((1u << kPieceBytes * 8) - 1);
+    }
+    return scales;
   }
 
   BLOCKSCALE_DEVICE void fill(const Tile& tile, uint32_t k, const Scales& scales) {
@@ -212,8 +238,7 @@ class Loader {
   const Work& work_;
   const Shared<kConfig>& shared_;
   uint32_t warp_;
-  Place loaded_;  // that is loaded next
-  const uint8_t* scales_ = nullptr;
+  const uint8_t* scales_ = nullptr;  // of the lane's row in the tile
   device::StagePlace place_;
 };
 

@@ -26,8 +26,13 @@ struct alignas(64) Fp4TilesParts {
 
   /// Of B, as few rows take them (fp4_params.h).
   GemmScales scales;
+  /// Those of kScaleStages stages of a row lie side by side, at a multiple of their size.
+  bool scale_vectors = false;
   TensorScale tensor_scale;  // of B
   bool a_batched = false, b_batched = false;
+  /// Rows of D are in 16 bits and whole chunks, stay where they are, and are made of nothing but
+  /// sums, alpha, bias and gate: no sums are exchanged.
+  bool is_direct = false;
   LinearEpilogue epilogue;
   uint32_t pieces = 0;        // of a row of B: K is as many times kPieceK
   uint32_t k_stages = 0;      // of kStageK, the last may be ragged
