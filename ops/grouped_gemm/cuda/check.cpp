@@ -1,8 +1,6 @@
 // check_grouped_gemm of what a GPU left: by its plan, which says which kernels that was.
 #include "ops/grouped_gemm/check.h"
 
-#include <variant>
-
 #include "blockscale/cuda.h"
 #include "ops/gemm/path.h"
 #include "ops/gemm/reference.h"
@@ -19,8 +17,8 @@ GemmCheck cuda::check_grouped_gemm(const GroupedGemmArguments& arguments, std::i
   const GroupedGemmArguments x = validated(arguments);
   grouped_gemm_detail::check_groups(x);
   const GroupedPlan plan = plan_grouped(x, default_chip());
-  const bool is_fp8 = !plan.steps.empty() && plan.steps.front().is_fp8();
-  return check_elements(x, samples, is_fp8 ? GemmPath::sm90_fp8 : GemmPath::plain);
+  return check_elements(x, samples,
+                        plan.steps.empty() ? GemmPath::plain : plan.steps.front().path());
 }
 
 }  // namespace blockscale

@@ -8,12 +8,15 @@
 #include "ops/gemm/cuda/plan.h"
 #include "ops/gemm/cuda/problem.h"
 #include "ops/gemm/cuda/quantize.h"
+#include "ops/gemm/cuda/sm90/fp4_plan.h"
 #include "ops/gemm/cuda/sm90/fp8_launch.h"
 #include "ops/gemm/cuda/specs.h"
 #include "ops/gemm/cuda/tensor_maps.h"
 #include "ops/gemm/cuda/transform.h"
 #include "ops/gemm/validate.h"
+#include "ops/grouped_gemm/cuda/fp4_plan.h"
 #include "ops/grouped_gemm/cuda/specs.h"
+#include "ops/grouped_gemm/cuda/tiles.h"
 #include "ops/grouped_gemm/validate.h"
 
 namespace blockscale::grouped_gemm_detail {
@@ -21,85 +24,9 @@ namespace {
 
 using namespace gemm_detail;
 
-std::int64_t matrices_of(const GroupedGemmArguments& x) {
-  return is_masked(x) ? groups_of(x) : 1;
-}
-/// That groups have if they share out all rows alike, unless the caller knows better.
-std::int64_t average_rows(const GroupedGemmArguments& x) {
-  if (x.expected_rows != 0) return x.expected_rows;
-  return ceil_div(x.rows * matrices_of(x), groups_of(x));
-}
-
-/// The dense product of all rows, but for what each group has of its own.
-GemmArguments as_dense(const GroupedGemmArguments& x) {
-  GemmArguments dense = product_of_rows(x);
-  dense.alpha_factor = x.alpha_factors;
-  dense.bias = x.bias;
-  return dense;
-}
-
-/// Each group has numbers of its own.
-void set_group_strides(LinearEpilogue& e, const GroupedGemmArguments& x) {
-  e.alpha_factor_stride = 1;
-  e.bias.batch_stride = x.b.rows;
-}
-
-RowGroups row_groups_of(const GroupedGemmArguments& x) {
-  RowGroups of;
-  of.offsets = x.offsets;
-  of.lengths = x.lengths;
-  of.groups = static_cast<std::uint32_t>(groups_of(x));
-  of.rows = static_cast<std::uint32_t>(x.rows);
-  return of;
-}
-
-/// Shared memory that the order of any tiles takes.
-std::uint32_t order_bytes(const GroupedGemmArguments& x) {
-  return GroupedOrder(row_groups_of(x), 1, 1).shared_bytes();
-}
-
-/// The same, and what gathering rows takes, of FP8 tiles of so many rows.
+/// Shared memory that the order takes, and gathering rows of FP8 tiles of so many rows.
 std::uint32_t bytes_beside(const GroupedGemmArguments& x, int tile_rows) {
   return order_bytes(x) + (x.index == nullptr ? 0 : gathered_bytes_of(tile_rows));
-}
-
-/// The tiles of `tile_rows` rows and so many columns of tiles, and the most that there can be.
-struct Tiles {
-  GroupedOrder order;
-  std::int64_t most = 0;
-};
-Tiles tiles_of(const GroupedGemmArguments& x, int tile_rows, std::int64_t tiles_n,
-               std::uint32_t band_rows) {
-  constexpr std::int64_t kMostTiles = std::int64_t{1} << 30;
-  const std::int64_t rows = x.rows, groups = groups_of(x);
-  // Each group that has rows has one tile row, at most, that is not full.
-  const std::int64_t tile_row_count =
-      is_masked(x) ? groups * ceil_div(rows, tile_rows) : rows / tile_rows + std::min(groups, rows);
-  if (tile_row_count > kMostTiles / tiles_n) {
-    throw Error(ErrorCode::unsupported, "d",
-                "has " + std::to_string(tile_row_count) + " x " + std::to_string(tiles_n) +
-                    " tiles or so; products of groups have at most 2^30");
-  }
-  Tiles tiles;
-  tiles.order = GroupedOrder(row_groups_of(x), static_cast<std::uint32_t>(tiles_n), band_rows);
-  tiles.order.map.destinations = x.destinations;
-  tiles.order.map.weights = x.weights;
-  tiles.order.map.rows = static_cast<std::uint32_t>(x.d.rows);
-  tiles.order.map.adds_rows = x.adds;
-  tiles.most = tile_row_count * tiles_n;
-  return tiles;
-}
-
-void set_tiles(GroupedStep& step, const Tiles& tiles, int rows, int columns) {
-  step.most_tiles = tiles.most;
-  step.rows = rows;
-  step.columns = columns;
-}
-
-/// Blocks for so many tiles: as many as run at a time.
-std::uint32_t blocks_for(std::int64_t tiles, std::int64_t per_multiprocessor,
-                         const cuda::Chip& chip) {
-  return static_cast<std::uint32_t>(std::min(tiles, per_multiprocessor * chip.multiprocessors));
 }
 
 /// Whether an FP8 kernel of sm_90 computes the product.
@@ -314,6 +241,13 @@ GroupedStep plain_step_of(const GroupedGemmArguments& x, const cuda::Chip& chip)
   return step;
 }
 
+/// By the kernel that computes the product.
+GroupedStep product_step_of(const GroupedGemmArguments& x, const cuda::Chip& chip) {
+  if (const std::optional<GroupedStep> step = few_rows_step(x, chip)) return *step;
+  if (const std::optional<GroupedStep> step = fp4_few_rows_step(x, chip)) return *step;
+  return takes_fp8(x, chip) ? fp8_step_of(x, chip) : plain_step_of(x, chip);
+}
+
 /// The product without what comes behind it: D in f32 at `numbers`, rows where they are.
 GroupedGemmArguments before_transform(const GroupedGemmArguments& x, void* numbers) {
   GroupedGemmArguments product = x;
@@ -368,10 +302,7 @@ GroupedPlan plan_and_quantize(const GroupedGemmArguments& x, QuantizedResult qua
   const std::int64_t matrices = matrices_of(x);
   GroupedGemmArguments product = before_transform(x, take(matrices * x.rows * x.b.rows * 4));
   product.quantized.reset();
-  std::optional<GroupedStep> few_rows = few_rows_step(product, chip);
-  plan.steps.push_back(few_rows                   ? *few_rows
-                       : takes_fp8(product, chip) ? fp8_step_of(product, chip)
-                                                  : plain_step_of(product, chip));
+  plan.steps.push_back(product_step_of(product, chip));
 
   GemmArguments dense = as_dense(x);
   dense.d = product.d;
@@ -431,14 +362,11 @@ GroupedPlan plan_grouped(const GroupedGemmArguments& x, const cuda::Chip& chip, 
     plan.steps.push_back(transform_step(x, static_cast<const float*>(workspace), chip));
     return plan;
   }
-  const bool is_fp8 = takes_fp8(x, chip);
-  const std::optional<GroupedStep> few_rows = few_rows_step(x, chip);
-  if (x.quantized && (!is_fp8 || few_rows || !fits_epilogue(*x.quantized))) {
+  if (x.quantized &&
+      (!takes_fp8(x, chip) || few_rows_step(x, chip) || !fits_epilogue(*x.quantized))) {
     return plan_and_quantize(x, *x.quantized, chip, workspace);
   }
-  plan.steps.push_back(few_rows ? *few_rows
-                       : is_fp8 ? fp8_step_of(x, chip)
-                                : plain_step_of(x, chip));
+  plan.steps.push_back(product_step_of(x, chip));
   return plan;
 }
 
@@ -491,6 +419,9 @@ std::string text_of(const Fp8GroupedParams& p) {
 std::string text_of(const Fp8FewRowsParams& p) {
   return ", K divided among " + std::to_string(1u << p.division_shift) + " warps" +
          (p.index != nullptr ? ", A gathered" : "");
+}
+std::string text_of(const Fp4FewRowsParams& p) {
+  return ", " + text_of_fp4_division(p) + (p.source.index != nullptr ? ", A gathered" : "");
 }
 std::string text_of(const PlainGroupedParams& p) {
   return text_of(p.order) + ", " + std::to_string(p.stages) + " stages" +

@@ -15,7 +15,9 @@
 #include "blockscale/grouped_gemm.h"
 #include "core/launch_shape.h"
 #include "ops/gemm/cuda/tensor_maps.h"
+#include "ops/gemm/path.h"
 #include "ops/grouped_gemm/kernels/copy_rows.cuh"
+#include "ops/grouped_gemm/kernels/fp4_few_rows.cuh"
 #include "ops/grouped_gemm/kernels/fp8.cuh"
 #include "ops/grouped_gemm/kernels/fp8_few_rows.cuh"
 #include "ops/grouped_gemm/kernels/plain.cuh"
@@ -28,8 +30,8 @@ namespace blockscale::grouped_gemm_detail {
 struct GroupedStep {
   std::size_t kernel = 0;
   LaunchShape shape;
-  std::variant<Fp8GroupedParams, Fp8FewRowsParams, PlainGroupedParams, PlainKGroupedParams,
-               GroupedTransformParams, CopyRowsParams>
+  std::variant<Fp8GroupedParams, Fp8FewRowsParams, Fp4FewRowsParams, PlainGroupedParams,
+               PlainKGroupedParams, GroupedTransformParams, CopyRowsParams>
       params;                               // but for the tensor maps
   gemm_detail::TensorMapDescriptions maps;  // of params.maps
   std::int64_t most_tiles = 0;              // that there can be
@@ -40,6 +42,12 @@ struct GroupedStep {
   bool is_fp8() const {
     return std::holds_alternative<Fp8GroupedParams>(params) ||
            std::holds_alternative<Fp8FewRowsParams>(params);
+  }
+  /// The arithmetic of a product's step.
+  gemm_detail::GemmPath path() const {
+    if (is_fp8()) return gemm_detail::GemmPath::sm90_fp8;
+    return std::holds_alternative<Fp4FewRowsParams>(params) ? gemm_detail::GemmPath::sm90_fp4
+                                                            : gemm_detail::GemmPath::plain;
   }
   std::string str() const;
 };

@@ -5,8 +5,10 @@
 #include <span>
 
 #include "ops/gemm/cuda/plain_plan.h"
+#include "ops/gemm/cuda/sm90/fp4_plan.h"
 #include "ops/gemm/cuda/specs.h"
 #include "ops/grouped_gemm/kernels/copy_rows.cuh"
+#include "ops/grouped_gemm/kernels/fp4_few_rows.cuh"
 #include "ops/grouped_gemm/kernels/fp8.cuh"
 #include "ops/grouped_gemm/kernels/fp8_few_rows.cuh"
 #include "ops/grouped_gemm/kernels/plain.cuh"
@@ -16,6 +18,8 @@ namespace blockscale::grouped_gemm_detail {
 namespace {
 
 constexpr std::size_t kFp8 = Fp8GroupedKernelList::kCount + 1;
+constexpr std::size_t kFp4 = Fp4GroupedKernelList::kCount;
+constexpr std::size_t kSm90 = kFp8 + kFp4;
 constexpr std::size_t kPlain = 2 * std::size(kPlainGroupedTiles);
 constexpr std::size_t kPlainK = 2 * std::size(kPlainKGroupedTiles);
 
@@ -47,24 +51,27 @@ void add_plain(std::span<const PlainTile> tiles, const std::string& prefix,
 std::size_t few_rows_kernel() {
   return kFp8 - 1;
 }
+std::size_t fp4_few_rows_kernel(int index) {
+  return kFp8 + static_cast<std::size_t>(index);
+}
 std::size_t plain_kernel(PlainTile tile, Format form) {
-  return kFp8 + place_in(kPlainGroupedTiles, tile, form);
+  return kSm90 + place_in(kPlainGroupedTiles, tile, form);
 }
 std::size_t plain_k_kernel(PlainTile tile, Format form) {
-  return kFp8 + kPlain + place_in(kPlainKGroupedTiles, tile, form);
+  return kSm90 + kPlain + place_in(kPlainKGroupedTiles, tile, form);
 }
 std::size_t transform_kernel() {
-  return kFp8 + kPlain + kPlainK;
+  return kSm90 + kPlain + kPlainK;
 }
 std::size_t copy_rows_kernel_index() {
   return transform_kernel() + 1;
 }
 
 std::vector<runtime::KernelSpec> kernel_specs() {
-  std::vector<runtime::KernelSpec> fp8, any;
+  std::vector<runtime::KernelSpec> sm90, any;
   for (int i = 0; i < kFp8GroupedKernels.kCount; ++i) {
     const Fp8GemmConfig& c = kFp8GroupedKernels[i];
-    fp8.push_back(runtime::with_parameters<Fp8GroupedParams>(
+    sm90.push_back(runtime::with_parameters<Fp8GroupedParams>(
         {.name = "grouped_" + gemm_detail::fp8_gemm_kernel_name(c),
          .header = "ops/grouped_gemm/kernels/fp8.cuh",
          .call = "blockscale::fp8_grouped_kernel<" + std::to_string(i) + ">",
@@ -72,13 +79,23 @@ std::vector<runtime::KernelSpec> kernel_specs() {
          .min_blocks_per_multiprocessor = blocks_per_multiprocessor(c)},
         "blockscale::Fp8GroupedParams"));
   }
-  fp8.push_back(runtime::with_parameters<Fp8FewRowsParams>(
+  sm90.push_back(runtime::with_parameters<Fp8FewRowsParams>(
       {.name = "grouped_gemm_fp8_few_rows",
        .header = "ops/grouped_gemm/kernels/fp8_few_rows.cuh",
        .call = "blockscale::fp8_few_rows_kernel",
        .threads = kFewThreads,
        .min_blocks_per_multiprocessor = kFewBlocksPerMultiprocessor},
       "blockscale::Fp8FewRowsParams"));
+  for (int i = 0; i < kFp4GroupedKernels.kCount; ++i) {
+    sm90.push_back(runtime::with_parameters<Fp4FewRowsParams>(
+        {.name = "grouped_" + gemm_detail::fp4_gemm_kernel_name(kFp4GroupedKernels[i]),
+         .header = "ops/grouped_gemm/kernels/fp4_few_rows.cuh",
+         .call = "blockscale::fp4_few_rows_grouped_kernel<blockscale::kFp4GroupedKernels[" +
+                 std::to_string(i) + "]>",
+         .threads = 32 * kFp4MostWarps,
+         .fewer_threads = true},
+        "blockscale::Fp4FewRowsParams"));
+  }
   add_plain<PlainGroupedParams>(kPlainGroupedTiles, "grouped_", "plain_grouped_kernel",
                                 "PlainGroupedParams", any);
   add_plain<PlainKGroupedParams>(kPlainKGroupedTiles, "k_grouped_", "plain_k_grouped_kernel",
@@ -96,7 +113,7 @@ std::vector<runtime::KernelSpec> kernel_specs() {
                                                 .threads = kCopyRowsThreads},
                                                "blockscale::CopyRowsParams"));
   std::vector<runtime::KernelSpec> specs =
-      runtime::for_architectures(fp8, gemm_detail::kWgmmaArchitectures);
+      runtime::for_architectures(sm90, gemm_detail::kWgmmaArchitectures);
   for (runtime::KernelSpec& spec :
        runtime::for_architectures(any, gemm_detail::kAnyArchitectures)) {
     specs.push_back(std::move(spec));

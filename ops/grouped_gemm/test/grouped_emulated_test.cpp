@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ops/gemm/cuda/plain_plan.h"
@@ -22,11 +23,6 @@ using test::GroupedCase;
 using test::LaunchedProblem;
 using test::Random;
 
-/// Whether the FP8 kernels of `plan` compute it.
-bool is_fp8(const GroupedPlan& plan) {
-  return !plan.steps.empty() && plan.steps[0].is_fp8();
-}
-
 /// Runs a problem's plan and checks all elements that have a bound.
 void check(LaunchedProblem& problem, const cuda::Chip& chip, const emulator::Options& options) {
   const GroupedGemmArguments x = problem.validated();
@@ -34,8 +30,7 @@ void check(LaunchedProblem& problem, const cuda::Chip& chip, const emulator::Opt
   ASSERT_TRUE(test::emulate(plan, problem.buffers(), options)) << plan.str();
   if (x.destinations != nullptr) return;
   problem.expect_others_untouched();
-  const auto path = is_fp8(plan) ? gemm_detail::GemmPath::sm90_fp8 : gemm_detail::GemmPath::plain;
-  const GemmCheck result = grouped_gemm_detail::check_elements(x, 1 << 20, path);
+  const GemmCheck result = grouped_gemm_detail::check_elements(x, 1 << 20, plan.steps.at(0).path());
   EXPECT_TRUE(result.passed()) << plan.str() << result.largest_error << " of "
                                << result.proven_error << ", " << result.of_usual << " of usual";
 }
@@ -187,12 +182,16 @@ TEST(EmulatedGroups, ManyMoreThanAWarpLooksAt) {
 }
 
 TEST(EmulatedGroups, OffsetsThatAreNone) {
-  for (const Recipe b : {Recipe::fp8_128x128, Recipe::mxfp4}) {
+  // Of tiles, of the plain kernels, and of few rows.
+  const std::pair<Recipe, int> cases[] = {
+      {Recipe::fp8_128x128, 0}, {Recipe::mxfp4, 0}, {Recipe::mxfp4, 1}};
+  for (const auto& [b, expected_rows] : cases) {
     for (const std::vector<std::int32_t>& list : test::kNoOffsets) {
       Random random(4);
       LaunchedProblem problem(
           random, {.a = b == Recipe::mxfp4 ? Recipe::bf16 : Recipe::fp8_1x128, .b = b, .k = 128});
       problem.set_offsets(list);
+      problem.x().expected_rows = expected_rows;
       GroupedPlan plan = grouped_gemm_detail::plan_grouped(problem.validated(), test::chip_of(3));
       const bool share_rows = &list == &test::kNoOffsets.back();
       const emulator::Report report = test::report_of(plan.steps.at(0), plan.architecture,

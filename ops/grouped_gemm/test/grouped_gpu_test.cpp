@@ -43,15 +43,11 @@ void run(const OnDevice& device, const DeviceStream& stream) {
   device.copy_results();
 }
 
-gemm_detail::GemmPath path_of(const grouped_gemm_detail::GroupedPlan& plan) {
-  return plan.steps.at(0).is_fp8() ? gemm_detail::GemmPath::sm90_fp8 : gemm_detail::GemmPath::plain;
-}
-
 /// A sample of D's elements within their bound.
 void check_elements(LaunchedProblem& problem) {
   const GroupedGemmArguments x = problem.validated();
   const auto plan = grouped_gemm_detail::plan_grouped(x, cuda::default_chip());
-  const GemmCheck result = grouped_gemm_detail::check_elements(x, 4'000, path_of(plan));
+  const GemmCheck result = grouped_gemm_detail::check_elements(x, 4'000, plan.steps.at(0).path());
   EXPECT_TRUE(result.passed()) << plan.str() << result.largest_error << " of "
                                << result.proven_error << ", " << result.of_usual << " of usual";
 }

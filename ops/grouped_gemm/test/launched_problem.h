@@ -26,7 +26,7 @@ struct GroupedCase {
   std::vector<std::int32_t> rows = {21, 0, 70, 5, 64};  // of each group
   std::int64_t n = 104, k = 400;
   Format dtype = Format::bf16;
-  ScaleLayout layout = ScaleLayout::row_major;
+  ScaleLayout layout = ScaleLayout::row_major;  // where an operand may have it
   InputFamily family = InputFamily::adversarial;
   bool masked = false;
   std::int64_t gap = 0;            // rows that no group has, behind each: then with lengths
@@ -74,7 +74,8 @@ class LaunchedProblem : public GroupedProblem {
   LaunchedProblem(Random& random, const GroupedCase& of)
       : GroupedProblem(random, of.a, of.b,
                        {std::ssize(of.rows), of.gathered ? kTokens : rows_of(of), of.n, of.k},
-                       of.family, operand(of, of.masked ? std::ssize(of.rows) : 1), operand(of, 1)),
+                       of.family, operand(of, of.a, of.masked ? std::ssize(of.rows) : 1),
+                       operand(of, of.b, 1)),
         is_masked_(of.masked),
         rows_(rows_of(of)),
         d_(of.dtype, of.scattered ? rows_ + 5 : rows_, of.n, of.masked ? std::ssize(of.rows) : 1,
@@ -126,10 +127,11 @@ class LaunchedProblem : public GroupedProblem {
  private:
   static constexpr std::int64_t kTokens = 40;  // rows of A that are gathered from
 
-  static OperandOptions operand(const GroupedCase& of, std::int64_t batch) {
+  static OperandOptions operand(const GroupedCase& of, Recipe recipe, std::int64_t batch) {
     OperandOptions options;
     options.batch = batch;
-    options.layout = of.layout;
+    const bool has_bytes = format_traits(recipe_traits(recipe).scale).bits == 8;
+    options.layout = is_swizzled(of.layout) && !has_bytes ? ScaleLayout::row_major : of.layout;
     options.smallest_scales = false;  // products of scales are f32 numbers
     return options;
   }

@@ -24,10 +24,6 @@ using test::LayerProblem;
 using test::Random;
 using test::Routing;
 
-GemmPath path_of(const grouped_gemm_detail::GroupedPlan& plan) {
-  return plan.steps.front().is_fp8() ? GemmPath::sm90_fp8 : GemmPath::plain;
-}
-
 /// Of the second product of shared experts; without them nobody asks.
 GemmPath shared_path_of(const moe_detail::MoePartPlan& part) {
   return part.shared ? part.shared->down.path() : GemmPath::plain;
@@ -82,9 +78,9 @@ void check(const LayerCase& of, const emulator::Options& options = emulator::ran
   };
   const moe_detail::MoePartPlan& part = ran.plan.parts[0];
   const MoeArguments before = problem.arguments_before();
-  test::expect_layer(before, ran.workspace.get(),
-                     moe_detail::gather_of_cuda(moe_detail::validated(before, {})), multiply,
-                     path_of(part.up), path_of(part.down), shared_path_of(part));
+  test::expect_layer(
+      before, ran.workspace.get(), moe_detail::gather_of_cuda(moe_detail::validated(before, {})),
+      multiply, part.up.steps.front().path(), part.down.steps.front().path(), shared_path_of(part));
 }
 
 TEST(EmulatedMoe, EveryRouting) {

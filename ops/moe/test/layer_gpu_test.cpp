@@ -39,11 +39,6 @@ cuda::DeviceArguments<Arguments> on_device(const Arguments& x) {
           }};
 }
 
-gemm_detail::GemmPath path_of(const grouped_gemm_detail::GroupedPlan& plan) {
-  return plan.steps.front().is_fp8() ? gemm_detail::GemmPath::sm90_fp8
-                                     : gemm_detail::GemmPath::plain;
-}
-
 class CudaGpuMoe : public test::OnGpu {};
 
 /// A layer's arguments, and what its workspace holds when it has run.
@@ -89,7 +84,8 @@ void check(const LayerCase& of) {
   const auto& shared = plan.parts[0].shared;
   const auto shared_path = shared ? shared->down.path() : gemm_detail::GemmPath::plain;
   test::expect_layer(problem.arguments(), ran.workspace.get(), moe_detail::gather_of_cuda(x),
-                     multiply, path_of(plan.parts[0].up), path_of(plan.parts[0].down), shared_path);
+                     multiply, plan.parts[0].up.steps.front().path(),
+                     plan.parts[0].down.steps.front().path(), shared_path);
   (void)run(problem);
   EXPECT_EQ(problem.y().bytes(), first);
 }
