@@ -443,8 +443,8 @@ std::string GroupedStep::str() const {
   return kernel_name(kernel) + ": at most " + std::to_string(most_tiles) + " tiles of " +
          std::to_string(rows) + " x " + std::to_string(columns) +
          std::visit([](const auto& p) { return text_of(p); }, params) + "; " +
-         std::to_string(shape.grid.x) + " x " + std::to_string(shape.block.x) + " threads, " +
-         std::to_string(shape.dynamic_shared_bytes) + " bytes shared\n";
+         std::to_string(product(shape.grid)) + " x " + std::to_string(shape.block.x) +
+         " threads, " + std::to_string(shape.dynamic_shared_bytes) + " bytes shared\n";
 }
 
 std::string GroupedPlan::str() const {

@@ -116,6 +116,27 @@ TEST(MoePlan, NoPartTakesTheKernelOfFewRows) {
   EXPECT_FALSE(takes_it(130, {.workspace_limit = 1}));
 }
 
+TEST(MoePlan, EveryPartTakesTheKernelOfFewRowsOfFp4) {
+  Random random(1);
+  LayerProblem problem(random, {.w13 = Recipe::mxfp4,
+                                .w2 = Recipe::mxfp4,
+                                .tokens = 130,
+                                .hidden = 256,
+                                .inner = 256,
+                                .experts = 70,
+                                .top_k = 4});
+  const cuda::Chip chip = cuda::chip_named("H200");
+  const MoeOptions options = {.workspace_limit = 1};
+  const MoeArguments x = moe_detail::validated(problem.arguments(), options);
+  const moe_detail::MoePlan plan =
+      moe_detail::plan_moe(x, moe_detail::parts_of(x, options, chip), chip);
+  ASSERT_EQ(plan.parts.size(), 2u);
+  for (const moe_detail::MoePartPlan& part : plan.parts) {
+    EXPECT_THAT(part.up.str(), HasSubstr("grouped_gemm_few_rows_mxfp4_bf16_8"));
+    EXPECT_THAT(part.down.str(), HasSubstr("grouped_gemm_few_rows_mxfp4_bf16_8"));
+  }
+}
+
 TEST(MoePlan, MemoryIsOfShapesAlone) {
   Random random(1);
   LayerProblem problem(random, {.tokens = 500, .hidden = 512, .inner = 256});
