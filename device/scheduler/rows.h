@@ -1,10 +1,22 @@
-// Which rows of D an epilogue may write, and where they go.
+// Which rows of A a product's are, which rows of D an epilogue may write, and where they go.
 #pragma once
 
 #include "device/kernel.h"
 #include "device/ptx/global_memory.h"
 
 namespace blockscale {
+
+/// Which row of A each row of a product is: its own, or one that an index on the device names.
+struct SourceRows {
+  const int32_t* index = nullptr;  // null: each its own
+  uint32_t rows = 0;               // of A, with an index; a row that is none of them is zeros
+
+  /// False if `row` is none of A's.
+  BLOCKSCALE_DEVICE bool find(uint32_t row, uint32_t& of_a) const {
+    of_a = index == nullptr ? row : static_cast<uint32_t>(ptx::ld_global(index + row));
+    return index == nullptr || of_a < rows;
+  }
+};
 
 /// The rows of a group: what is behind the last one is another group's, unless the group's rows are
 /// a matrix, behind which there is nothing: a tensor copy does not write there.

@@ -2,14 +2,15 @@
 
 Options: [--layers NAME...] [--repeats N]
 
-Weights are random numbers in fp8_128x128, x and y bf16, graphs of calls that name other experts in
-turn where those of one call may be in a cache, replayed in random order; medians count. `F` is the
-larger of chain(bytes), bytes of x, y and the weights of the experts that have rows, and of what
-torch's FP8 product takes for as many operations; chain(b) is what reading b bytes takes and 4.2 us.
+Weights are random numbers in fp8_128x128, for which x becomes fp8_1x128, or in FP4, by which bf16
+is multiplied; x and y are bf16. Graphs of calls that name other experts in turn where those of one
+call may be in a cache, replayed in random order; medians count. `F` is the larger of chain(bytes),
+bytes of x, y and the weights of the experts that have rows, and of what torch's FP8 product takes
+for as many operations; chain(b) is what reading b bytes takes and 4.2 us.
 `experts` of `of` are here. Of a uniform routing of up to 8 tokens to more experts than are here
 each token has one here; of `zipf` (the r-th most wanted expert by r^-1.2) the most wanted one is.
 `one hot`: all tokens go to the same 8. Before anything is timed, y of a few tokens is compared with
-the layer in f64, in which x and what lies between the products are quantized as well. `added` is
+the layer in f64, in which x and what lies between the products are what is multiplied. `added` is
 the same call that may add rows of experts in any order. No file is written where layers are named.
 """
 
@@ -39,6 +40,12 @@ class Layer(NamedTuple):
     inner: int
     experts: int
     of: int
+    weights: str = "fp8_128x128"
+
+    @property
+    def activations(self) -> str:
+        """What is multiplied by the weights."""
+        return "fp8_1x128" if self.weights.startswith("fp8") else "bf16"
 
 
 LAYERS = {
@@ -46,6 +53,8 @@ LAYERS = {
     "DeepSeek-V3 TP8": Layer(7168, 256, 256, 256),
     "Qwen3-30B-A3B": Layer(2048, 768, 128, 128),
     "Qwen3-235B TP8": Layer(4096, 192, 128, 128),
+    "Qwen3-235B, NVFP4": Layer(4096, 1536, 128, 128, "nvfp4"),
+    "Qwen3-235B, MXFP4": Layer(4096, 1536, 128, 128, "mxfp4"),
 }
 
 
@@ -62,6 +71,7 @@ CASES = [
     Case("DeepSeek-V3 EP8", 32768),
     *(Case("DeepSeek-V3 EP8", t, "one hot") for t in (64, 512, 4096)),
     *(Case("Qwen3-235B TP8", t) for t in (1, 8, 64, 512)),
+    *(Case(f"Qwen3-235B, {w}", t) for w in ("NVFP4", "MXFP4") for t in (1, 4, 8, 16, 64)),
 ]
 
 
@@ -106,10 +116,17 @@ class Work(NamedTuple):
     operations: int
 
 
+def matrix_bytes(recipe: str, n: int, k: int) -> int:
+    """Of codes and scales."""
+    if recipe in ("nvfp4", "mxfp4"):
+        return n * k // 2 + n * k // (16 if recipe == "nvfp4" else 32)
+    return n * k + 4 * math.ceil(n / 128) * math.ceil(k / 128)
+
+
 def work_of(layer: Layer, ids: list[list[int]]) -> Work:
     here = [e for token in ids for e in token if e < layer.experts]
     of_matrix = [(2 * layer.inner, layer.hidden), (layer.hidden, layer.inner)]
-    weights = sum(n * k + 4 * math.ceil(n / 128) * math.ceil(k / 128) for n, k in of_matrix)
+    weights = sum(matrix_bytes(layer.weights, n, k) for n, k in of_matrix)
     x_and_y = 2 * 2 * len(ids) * layer.hidden
     hit, rows = len(set(here)), len(here)
     return Work(rows, hit, hit * weights + x_and_y, rows * 6 * layer.hidden * layer.inner)
@@ -143,17 +160,17 @@ class Weights:
 
     def __init__(self, layer: Layer) -> None:
         generator = _generator(1)
-        apart = layer.inner % 128 != 0
+        apart = layer.weights == "fp8_128x128" and layer.inner % 128 != 0
         shape = (2 * layer.experts, layer.inner) if apart else (layer.experts, 2 * layer.inner)
+        self.recipe = layer.weights
         self.w13 = self._quantized((*shape, layer.hidden), generator)
         self.w2 = self._quantized((layer.experts, layer.hidden, layer.inner), generator)
 
-    @staticmethod
-    def _quantized(shape: tuple[int, int, int], generator: Any) -> Any:
+    def _quantized(self, shape: tuple[int, int, int], generator: Any) -> Any:
         import blockscale
 
         x = _normal(shape, generator)
-        return blockscale.quantize(x.mul_(shape[-1] ** -0.5), "fp8_128x128")
+        return blockscale.quantize(x.mul_(shape[-1] ** -0.5), self.recipe)
 
     def gates_and_ups(self, expert: int) -> Any:
         """[2 I, H] in f32."""
@@ -208,7 +225,7 @@ class Call:
         self(deterministic=deterministic)
         tokens = torch.arange(0, len(self.x), math.ceil(len(self.x) / most), device="cuda")
         exact = torch.zeros(len(tokens), self.layer.hidden, dtype=torch.float64, device="cuda")
-        x = _requantized(self.x[tokens])
+        x = self._multiplied(self.x[tokens])
         for expert in set(self.ids[tokens].flatten().tolist()) & set(range(self.layer.experts)):
             rows, choices = (self.ids[tokens] == expert).nonzero(as_tuple=True)
             y = self._expert(x[rows], expert)
@@ -221,16 +238,18 @@ class Call:
 
         sums = x.double() @ self.of.gates_and_ups(expert).double().t()
         gate, up = sums.chunk(2, dim=1)
-        inner = _requantized((torch.nn.functional.silu(gate) * up).float())
+        inner = self._multiplied((torch.nn.functional.silu(gate) * up).float())
         y = inner.double() @ blockscale.dequantize(self.of.w2[expert]).double().t()
         return y.to(torch.bfloat16)
 
+    def _multiplied(self, x: Any) -> Any:
+        """What the layer multiplies in place of x, in f32."""
+        import blockscale
+        import torch
 
-def _requantized(x: Any) -> Any:
-    """What the layer multiplies in place of x, in f32."""
-    import blockscale
-
-    return blockscale.dequantize(blockscale.quantize(x, "fp8_1x128"))
+        if self.layer.activations == "bf16":
+            return x.to(torch.bfloat16).float()
+        return blockscale.dequantize(blockscale.quantize(x, self.layer.activations))
 
 
 def multiply_rate() -> float:

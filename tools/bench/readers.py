@@ -309,7 +309,9 @@ def moe_rows(results: dict) -> Iterator[Row]:
 
 
 def moe_figure(document: dict) -> str:
-    ratios = [row.ratio for row in moe_rows(document["results"])]
+    cases = document["results"]["cases"]
+    in_fp8 = [case for case in cases if case.get("weights", "fp8_128x128").startswith("fp8")]
+    ratios = [row.ratio for row in moe_rows({"cases": in_fp8})]
     return (
         f"Layers of experts in FP8 on an {chip_of(document)}: {span(ratios)} of the speed that "
         "reading and multiplying alone would have."

@@ -1,8 +1,6 @@
 // check_grouped_gemm of what a GPU left: by its plan, which says which kernels that was.
 #include "ops/grouped_gemm/check.h"
 
-#include <variant>
-
 #include "blockscale/cuda.h"
 #include "ops/gemm/path.h"
 #include "ops/gemm/reference.h"

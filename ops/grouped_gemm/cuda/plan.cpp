@@ -8,13 +8,15 @@
 #include "ops/gemm/cuda/plan.h"
 #include "ops/gemm/cuda/problem.h"
 #include "ops/gemm/cuda/quantize.h"
-#include "ops/gemm/cuda/sm90/fp4_tiles_plan.h"
+#include "ops/gemm/cuda/sm90/fp4_plan.h"
 #include "ops/gemm/cuda/sm90/fp8_launch.h"
 #include "ops/gemm/cuda/specs.h"
 #include "ops/gemm/cuda/tensor_maps.h"
 #include "ops/gemm/cuda/transform.h"
 #include "ops/gemm/validate.h"
+#include "ops/grouped_gemm/cuda/fp4_plan.h"
 #include "ops/grouped_gemm/cuda/specs.h"
+#include "ops/grouped_gemm/cuda/tiles.h"
 #include "ops/grouped_gemm/validate.h"
 
 namespace blockscale::grouped_gemm_detail {
@@ -22,85 +24,9 @@ namespace {
 
 using namespace gemm_detail;
 
-std::int64_t matrices_of(const GroupedGemmArguments& x) {
-  return is_masked(x) ? groups_of(x) : 1;
-}
-/// That groups have if they share out all rows alike, unless the caller knows better.
-std::int64_t average_rows(const GroupedGemmArguments& x) {
-  if (x.expected_rows != 0) return x.expected_rows;
-  return ceil_div(x.rows * matrices_of(x), groups_of(x));
-}
-
-/// The dense product of all rows, but for what each group has of its own.
-GemmArguments as_dense(const GroupedGemmArguments& x) {
-  GemmArguments dense = product_of_rows(x);
-  dense.alpha_factor = x.alpha_factors;
-  dense.bias = x.bias;
-  return dense;
-}
-
-/// Each group has numbers of its own.
-void set_group_strides(LinearEpilogue& e, const GroupedGemmArguments& x) {
-  e.alpha_factor_stride = 1;
-  e.bias.batch_stride = x.b.rows;
-}
-
-RowGroups row_groups_of(const GroupedGemmArguments& x) {
-  RowGroups of;
-  of.offsets = x.offsets;
-  of.lengths = x.lengths;
-  of.groups = static_cast<std::uint32_t>(groups_of(x));
-  of.rows = static_cast<std::uint32_t>(x.rows);
-  return of;
-}
-
-/// Shared memory that the order of any tiles takes.
-std::uint32_t order_bytes(const GroupedGemmArguments& x) {
-  return GroupedOrder(row_groups_of(x), 1, 1).shared_bytes();
-}
-
-/// The same, and what gathering rows takes, of FP8 tiles of so many rows.
+/// Shared memory that the order takes, and gathering rows of FP8 tiles of so many rows.
 std::uint32_t bytes_beside(const GroupedGemmArguments& x, int tile_rows) {
   return order_bytes(x) + (x.index == nullptr ? 0 : gathered_bytes_of(tile_rows));
-}
-
-/// The tiles of `tile_rows` rows and so many columns of tiles, and the most that there can be.
-struct Tiles {
-  GroupedOrder order;
-  std::int64_t most = 0;
-};
-Tiles tiles_of(const GroupedGemmArguments& x, int tile_rows, std::int64_t tiles_n,
-               std::uint32_t band_rows) {
-  constexpr std::int64_t kMostTiles = std::int64_t{1} << 30;
-  const std::int64_t rows = x.rows, groups = groups_of(x);
-  // Each group that has rows has one tile row, at most, that is not full.
-  const std::int64_t tile_row_count =
-      is_masked(x) ? groups * ceil_div(rows, tile_rows) : rows / tile_rows + std::min(groups, rows);
-  if (tile_row_count > kMostTiles / tiles_n) {
-    throw Error(ErrorCode::unsupported, "d",
-                "has " + std::to_string(tile_row_count) + " x " + std::to_string(tiles_n) +
-                    " tiles or so; products of groups have at most 2^30");
-  }
-  Tiles tiles;
-  tiles.order = GroupedOrder(row_groups_of(x), static_cast<std::uint32_t>(tiles_n), band_rows);
-  tiles.order.map.destinations = x.destinations;
-  tiles.order.map.weights = x.weights;
-  tiles.order.map.rows = static_cast<std::uint32_t>(x.d.rows);
-  tiles.order.map.adds_rows = x.adds;
-  tiles.most = tile_row_count * tiles_n;
-  return tiles;
-}
-
-void set_tiles(GroupedStep& step, const Tiles& tiles, int rows, int columns) {
-  step.most_tiles = tiles.most;
-  step.rows = rows;
-  step.columns = columns;
-}
-
-/// Blocks for so many tiles: as many as run at a time.
-std::uint32_t blocks_for(std::int64_t tiles, std::int64_t per_multiprocessor,
-                         const cuda::Chip& chip) {
-  return static_cast<std::uint32_t>(std::min(tiles, per_multiprocessor * chip.multiprocessors));
 }
 
 /// Whether an FP8 kernel of sm_90 computes the product.
@@ -254,58 +180,6 @@ std::optional<GroupedStep> few_rows_step(const GroupedGemmArguments& x, const cu
   return step;
 }
 
-/// The rows of tiles with which groups of so many on average cost least: each has a tile that is
-/// not full, on average by half.
-int fp4_tokens_of(std::int64_t rows) {
-  int best = 0;
-  double least = 0;
-  for (const int tokens : {64, 128, 256}) {
-    const double tiles = std::max(1.0, static_cast<double>(rows) / tokens + 0.5);
-    const double cost = tiles * fp4_tiles_stage_cost(tokens);
-    if (best == 0 || cost < least) best = tokens, least = cost;
-  }
-  return best;
-}
-
-/// The step of a product with weights in FP4, of rows that are not gathered; nothing where that is
-/// not for its kernels.
-std::optional<GroupedStep> fp4_step(const GroupedGemmArguments& x, const cuda::Chip& chip) {
-  GemmArguments dense = as_dense(x);
-  dense.d.rows = x.rows;         // D may have others, where rows have destinations
-  dense.batch_invariant = true;  // as tiles of groups always are
-  const int tokens = fp4_tokens_of(average_rows(x));
-  const auto of_dense = plan_fp4_tiles(dense, chip, Fp4TilesDivision{tokens, 1});
-  if (!of_dense) return std::nullopt;
-  const Fp4TilesConfig config = kFp4TilesKernels[of_dense->kernel];
-  const std::uint32_t beside = order_bytes(x);
-  const int blocks = blocks_per_multiprocessor(config);
-  const bool is_direct = x.destinations == nullptr && stores_directly(of_dense->params.epilogue);
-  const auto stages = fp4_tiles_stages(chip, config, blocks, is_direct, beside);
-  if (!stages) return std::nullopt;
-  constexpr std::int64_t kBandRows = 2048;
-  const Tiles tiles = tiles_of(x, tokens, of_dense->params.order.tiles_n,
-                               static_cast<std::uint32_t>(kBandRows / tokens));
-  GroupedStep step;
-  step.kernel = fp4_tiles_kernel(of_dense->kernel);
-  step.shape = of_dense->shape;
-  step.shape.grid = {1, blocks_for(tiles.most, blocks, chip)};
-  step.shape.dynamic_shared_bytes = memory_of(config, *stages, is_direct).total + beside;
-  step.maps = of_dense->maps;
-  Fp4GroupedParams& p = step.params.emplace<Fp4GroupedParams>();
-  static_cast<Fp4TilesParts&>(p) = of_dense->params;
-  p.order = tiles.order;
-  p.stages = *stages;
-  p.is_direct = is_direct;
-  p.epilogue.rows = static_cast<std::uint32_t>(x.d.rows);
-  if (x.destinations != nullptr) {
-    p.epilogue.d.chunks = gemm_detail::has_chunks(x.d);
-    step.maps[static_cast<std::size_t>(Fp4TilesMap::d)] = {};
-  }
-  set_group_strides(p.epilogue, x);
-  set_tiles(step, tiles, tokens, static_cast<int>(fp4_tiles::kTileRows));
-  return step;
-}
-
 /// The tile of the plain kernels of `tiles`, of the largest whose parts fit shared memory.
 template <std::size_t kCount>
 PlainGemmStep plain_step_of(const GemmArguments& dense, std::int64_t rows,
@@ -447,6 +321,7 @@ void* take(GroupedPlan& plan, void* workspace, std::int64_t bytes) {
 void add_product(GroupedPlan& plan, const GroupedGemmArguments& x, const cuda::Chip& chip,
                  void* workspace) {
   if (const auto few_rows = few_rows_step(x, chip)) return plan.steps.push_back(*few_rows);
+  if (const auto few_rows = fp4_few_rows_step(x, chip)) return plan.steps.push_back(*few_rows);
   if (takes_fp8(x, chip)) return plan.steps.push_back(fp8_step_of(x, chip));
   GroupedGemmArguments in_place = x;
   if (x.index != nullptr) {
@@ -457,7 +332,7 @@ void add_product(GroupedPlan& plan, const GroupedGemmArguments& x, const cuda::C
     in_place.a.value_row_stride = ceil_div(bytes, kAlignment) * kAlignment;
     in_place.a.values = byte_at(workspace, plan.workspace_bytes);
   }
-  const auto fp4 = fp4_step(in_place, chip);
+  const auto fp4 = fp4_tiles_step(in_place, chip);
   if (!fp4) return plan.steps.push_back(plain_step_of(x, chip));
   if (x.index != nullptr) {
     (void)take(plan, workspace, x.rows * in_place.a.value_row_stride);
@@ -597,6 +472,9 @@ std::string text_of(const Fp4GroupedParams& p) {
           : p.order.map.moves() ? ", rows moved in chunks of 16 bytes"
                                 : ", stored as boxes but for last rows");
 }
+std::string text_of(const Fp4FewRowsParams& p) {
+  return ", " + text_of_fp4_division(p) + (p.source.index != nullptr ? ", A gathered" : "");
+}
 std::string text_of(const PlainGroupedParams& p) {
   return text_of(p.order) + ", " + std::to_string(p.stages) + " stages" +
          (p.a_index != nullptr ? ", A gathered" : "");
@@ -622,13 +500,19 @@ std::string GroupedStep::str() const {
          " threads, " + std::to_string(shape.dynamic_shared_bytes) + " bytes shared\n";
 }
 
+GemmPath GroupedStep::path() const {
+  if (std::holds_alternative<Fp8GroupedParams>(params) ||
+      std::holds_alternative<Fp8FewRowsParams>(params)) {
+    return GemmPath::sm90_fp8;
+  }
+  if (std::holds_alternative<Fp4FewRowsParams>(params)) return GemmPath::sm90_fp4;
+  if (std::holds_alternative<Fp4GroupedParams>(params)) return GemmPath::sm90_fp4_tiles;
+  return GemmPath::plain;
+}
+
 GemmPath GroupedPlan::path() const {
   for (const GroupedStep& step : steps) {
-    if (std::holds_alternative<Fp8GroupedParams>(step.params) ||
-        std::holds_alternative<Fp8FewRowsParams>(step.params)) {
-      return GemmPath::sm90_fp8;
-    }
-    if (std::holds_alternative<Fp4GroupedParams>(step.params)) return GemmPath::sm90_fp4_tiles;
+    if (!std::holds_alternative<CopyRowsParams>(step.params)) return step.path();
   }
   return GemmPath::plain;
 }

@@ -17,6 +17,7 @@
 #include "ops/gemm/cuda/tensor_maps.h"
 #include "ops/gemm/path.h"
 #include "ops/grouped_gemm/kernels/copy_rows.cuh"
+#include "ops/grouped_gemm/kernels/fp4_few_rows.cuh"
 #include "ops/grouped_gemm/kernels/fp4_tiles.cuh"
 #include "ops/grouped_gemm/kernels/fp8.cuh"
 #include "ops/grouped_gemm/kernels/fp8_few_rows.cuh"
@@ -30,14 +31,16 @@ namespace blockscale::grouped_gemm_detail {
 struct GroupedStep {
   std::size_t kernel = 0;
   LaunchShape shape;
-  std::variant<Fp8GroupedParams, Fp8FewRowsParams, Fp4GroupedParams, PlainGroupedParams,
-               PlainKGroupedParams, GroupedTransformParams, CopyRowsParams>
+  std::variant<Fp8GroupedParams, Fp8FewRowsParams, Fp4GroupedParams, Fp4FewRowsParams,
+               PlainGroupedParams, PlainKGroupedParams, GroupedTransformParams, CopyRowsParams>
       params;                               // but for the tensor maps
   gemm_detail::TensorMapDescriptions maps;  // of params.maps
   std::int64_t most_tiles = 0;              // that there can be
   int rows = 0;                             // of a tile
   int columns = 0;
 
+  /// The arithmetic of a product's step.
+  gemm_detail::GemmPath path() const;
   std::string str() const;
 };
 

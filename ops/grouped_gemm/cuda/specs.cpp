@@ -5,9 +5,11 @@
 #include <span>
 
 #include "ops/gemm/cuda/plain_plan.h"
+#include "ops/gemm/cuda/sm90/fp4_plan.h"
 #include "ops/gemm/cuda/sm90/fp4_tiles_plan.h"
 #include "ops/gemm/cuda/specs.h"
 #include "ops/grouped_gemm/kernels/copy_rows.cuh"
+#include "ops/grouped_gemm/kernels/fp4_few_rows.cuh"
 #include "ops/grouped_gemm/kernels/fp4_tiles.cuh"
 #include "ops/grouped_gemm/kernels/fp8.cuh"
 #include "ops/grouped_gemm/kernels/fp8_few_rows.cuh"
@@ -18,7 +20,8 @@ namespace blockscale::grouped_gemm_detail {
 namespace {
 
 constexpr std::size_t kFp8 = Fp8GroupedKernelList::kCount + 1;
-constexpr std::size_t kOfSm90 = kFp8 + Fp4TilesKernelList::kCount;
+constexpr std::size_t kFp4FewRows = Fp4GroupedKernelList::kCount;
+constexpr std::size_t kOfSm90 = kFp8 + kFp4FewRows + Fp4TilesKernelList::kCount;
 constexpr std::size_t kPlain = 2 * std::size(kPlainGroupedTiles);
 constexpr std::size_t kPlainK = 2 * std::size(kPlainKGroupedTiles);
 
@@ -50,8 +53,11 @@ void add_plain(std::span<const PlainTile> tiles, const std::string& prefix,
 std::size_t few_rows_kernel() {
   return kFp8 - 1;
 }
-std::size_t fp4_tiles_kernel(int index) {
+std::size_t fp4_few_rows_kernel(int index) {
   return kFp8 + static_cast<std::size_t>(index);
+}
+std::size_t fp4_tiles_kernel(int index) {
+  return kFp8 + kFp4FewRows + static_cast<std::size_t>(index);
 }
 std::size_t plain_kernel(PlainTile tile, Format form) {
   return kOfSm90 + place_in(kPlainGroupedTiles, tile, form);
@@ -85,6 +91,16 @@ std::vector<runtime::KernelSpec> kernel_specs() {
        .threads = kFewThreads,
        .min_blocks_per_multiprocessor = kFewBlocksPerMultiprocessor},
       "blockscale::Fp8FewRowsParams"));
+  for (int i = 0; i < kFp4GroupedKernels.kCount; ++i) {
+    of_sm90.push_back(runtime::with_parameters<Fp4FewRowsParams>(
+        {.name = "grouped_" + gemm_detail::fp4_gemm_kernel_name(kFp4GroupedKernels[i]),
+         .header = "ops/grouped_gemm/kernels/fp4_few_rows.cuh",
+         .call = "blockscale::fp4_few_rows_grouped_kernel<blockscale::kFp4GroupedKernels[" +
+                 std::to_string(i) + "]>",
+         .threads = 32 * kFp4MostWarps,
+         .fewer_threads = true},
+        "blockscale::Fp4FewRowsParams"));
+  }
   for (int i = 0; i < kFp4TilesKernels.kCount; ++i) {
     const Fp4TilesConfig c = kFp4TilesKernels[i];
     of_sm90.push_back(runtime::with_parameters<Fp4GroupedParams>(

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ops/gemm/kernels/plain_params.h"
+#include "ops/gemm/kernels/sm90/fp4_config.h"
 #include "ops/gemm/kernels/sm90/fp8_config.h"
 
 namespace blockscale {
@@ -20,6 +21,24 @@ inline constexpr Fp8GroupedKernelList kFp8GroupedKernels = {{
     detail::quantizing(detail::by_columns(128, 128)),
     detail::quantizing(detail::by_blocks(192, 128)),
 }};
+
+/// Of kFp4GemmKernels, those of FP4 weights and this many rows of A.
+inline constexpr int kFp4GroupedRows = 8;
+inline constexpr struct Fp4GroupedKernelList {
+  static constexpr int kCount = Fp4GemmKernelList::kFp4 / 2;
+
+  BLOCKSCALE_HD static constexpr int of_dense(int i) { return 2 * i; }
+  BLOCKSCALE_HD constexpr Fp4GemmConfig operator[](int i) const {
+    return kFp4GemmKernels[of_dense(i)];
+  }
+  /// -1 if there is none.
+  BLOCKSCALE_HD constexpr int find(Recipe a, Recipe b) const {
+    for (int i = 0; i < kCount; ++i) {
+      if (kFp4GemmKernels.find(a, b, kFp4GroupedRows) == of_dense(i)) return i;
+    }
+    return -1;
+  }
+} kFp4GroupedKernels;
 
 /// Tiles of plain kernels that groups of rows have, each in two forms, and that groups of k have.
 inline constexpr PlainTile kPlainGroupedTiles[] = {PlainTile::medium, PlainTile::small,

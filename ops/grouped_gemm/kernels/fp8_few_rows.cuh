@@ -123,10 +123,7 @@ class Stream {
 /// The row of A that row `row` of a tile has; false if that is none.
 BLOCKSCALE_DEVICE bool find_row(const Fp8FewRowsParams& p, const Tile& tile, uint32_t row,
                                 uint32_t& of_a) {
-  of_a = tile.first_row + row;
-  if (p.index == nullptr) return true;
-  of_a = static_cast<uint32_t>(ptx::ld_global(p.index + of_a));
-  return of_a < p.a_rows;
+  return SourceRows{p.index, p.a_rows}.find(tile.first_row + row, of_a);
 }
 
 /// Fills shared memory with the tile's `rows` rows of A and the products of scales.

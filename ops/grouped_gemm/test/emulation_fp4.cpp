@@ -6,6 +6,16 @@ namespace blockscale::test {
 namespace {
 
 template <int kIndex = 0>
+void run(std::size_t kernel, const Fp4FewRowsParams& params) {
+  if constexpr (kIndex < kFp4GroupedKernels.kCount) {
+    if (kernel == grouped_gemm_detail::fp4_few_rows_kernel(kIndex)) {
+      return fp4_few_rows_grouped_kernel<kFp4GroupedKernels[kIndex]>(params);
+    }
+    run<kIndex + 1>(kernel, params);
+  }
+}
+
+template <int kIndex = 0>
 void run(std::size_t kernel, const Fp4GroupedParams& params) {
   if constexpr (kIndex < kFp4TilesKernels.kCount) {
     if (kernel == grouped_gemm_detail::fp4_tiles_kernel(kIndex)) {
@@ -17,6 +27,9 @@ void run(std::size_t kernel, const Fp4GroupedParams& params) {
 
 }  // namespace
 
+void run_grouped_kernel(std::size_t kernel, const Fp4FewRowsParams& params) {
+  run(kernel, params);
+}
 void run_grouped_kernel(std::size_t kernel, const Fp4GroupedParams& params) {
   run(kernel, params);
 }

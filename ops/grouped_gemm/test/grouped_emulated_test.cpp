@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ops/gemm/cuda/plain_plan.h"
@@ -181,12 +182,16 @@ TEST(EmulatedGroups, ManyMoreThanAWarpLooksAt) {
 }
 
 TEST(EmulatedGroups, OffsetsThatAreNone) {
-  for (const Recipe b : {Recipe::fp8_128x128, Recipe::mxfp4}) {
+  // Of tiles, of the plain kernels, and of few rows.
+  const std::pair<Recipe, int> cases[] = {
+      {Recipe::fp8_128x128, 0}, {Recipe::mxfp4, 0}, {Recipe::mxfp4, 1}};
+  for (const auto& [b, expected_rows] : cases) {
     for (const std::vector<std::int32_t>& list : test::kNoOffsets) {
       Random random(4);
       LaunchedProblem problem(
           random, {.a = b == Recipe::mxfp4 ? Recipe::bf16 : Recipe::fp8_1x128, .b = b, .k = 128});
       problem.set_offsets(list);
+      problem.x().expected_rows = expected_rows;
       GroupedPlan plan = grouped_gemm_detail::plan_grouped(problem.validated(), test::chip_of(3));
       const bool share_rows = &list == &test::kNoOffsets.back();
       const emulator::Report report = test::report_of(plan.steps.at(0), plan.architecture,

@@ -24,6 +24,7 @@ namespace {
 using runtime::DeviceBuffer;
 using runtime::DeviceStream;
 using test::GroupedCase;
+using test::InputFamily;
 using test::LaunchedProblem;
 using test::Random;
 
@@ -124,14 +125,17 @@ TEST_F(CudaGpuGrouped, WeightsInFp4) {
   }
 }
 
+/// Checks a product of few rows by the kernel that is launched with `Params`.
+template <class Params>
+void check_few(const GroupedCase& of) {
+  Random random(3);
+  LaunchedProblem problem(random, of);
+  const auto plan = grouped_gemm_detail::plan_grouped(problem.validated(), cuda::default_chip());
+  EXPECT_TRUE(std::holds_alternative<Params>(plan.steps.at(0).params)) << plan.str();
+  check(of);
+}
+
 TEST_F(CudaGpuGrouped, FewRows) {
-  const auto check_few = [](const GroupedCase& of) {
-    Random random(3);
-    LaunchedProblem problem(random, of);
-    const auto plan = grouped_gemm_detail::plan_grouped(problem.validated(), cuda::default_chip());
-    EXPECT_TRUE(std::holds_alternative<Fp8FewRowsParams>(plan.steps.at(0).params)) << plan.str();
-    check(of);
-  };
   std::vector<std::int32_t> few = {1, 0, 0, 2, 0, 17}, many(40);
   few.resize(20);
   many[7] = 3;
@@ -141,17 +145,44 @@ TEST_F(CudaGpuGrouped, FewRows) {
     for (const std::int64_t k : {256, 400, 2048, 7168}) {
       for (const ScaleLayout layout : {ScaleLayout::row_major, ScaleLayout::mn_major}) {
         const std::int64_t n = k > 400 ? 40 : 200;
-        check_few({.rows = rows, .n = n, .k = k, .layout = layout, .behind = 0, .alpha = true});
-        check_few({.a = Recipe::fp8_1x128_ue8m0,
-                   .b = Recipe::fp8_128x128_ue8m0,
-                   .rows = rows,
-                   .n = n,
-                   .k = k,
-                   .dtype = Format::f32,
-                   .layout = layout,
-                   .behind = 0,
-                   .bias = true,
-                   .gathered = true});
+        check_few<Fp8FewRowsParams>(
+            {.rows = rows, .n = n, .k = k, .layout = layout, .behind = 0, .alpha = true});
+        check_few<Fp8FewRowsParams>({.a = Recipe::fp8_1x128_ue8m0,
+                                     .b = Recipe::fp8_128x128_ue8m0,
+                                     .rows = rows,
+                                     .n = n,
+                                     .k = k,
+                                     .dtype = Format::f32,
+                                     .layout = layout,
+                                     .behind = 0,
+                                     .bias = true,
+                                     .gathered = true});
+      }
+    }
+  }
+}
+
+TEST_F(CudaGpuGrouped, FewRowsOfFp4) {
+  std::vector<std::int32_t> few = {1, 0, 9, 2, 0, 17, 8}, many(400);
+  for (std::size_t i = 3; i < many.size(); i += 11) many[i] = static_cast<std::int32_t>(i % 10);
+  for (const Recipe a : {Recipe::bf16, Recipe::f16, Recipe::fp8_row, Recipe::fp8_1x128}) {
+    for (const Recipe b : {Recipe::nvfp4, Recipe::mxfp4}) {
+      const InputFamily family = a == Recipe::f16 ? InputFamily::normal : InputFamily::adversarial;
+      for (const std::int64_t k : {32, 544, 2880, 7168}) {
+        GroupedCase of = {
+            .a = a, .b = b, .n = 1000, .k = k, .family = family, .alpha = true, .bias = true};
+        of.behind = 0;
+        of.rows = few;
+        check_few<Fp4FewRowsParams>(of);
+        of.masked = true;
+        of.rows = {5, 0, 2, 1};
+        check_few<Fp4FewRowsParams>(of);
+        of.masked = false;
+        of.rows = many;
+        of.n = k > 544 ? 40 : 136;
+        of.dtype = Format::f32;
+        of.gathered = true;
+        check_few<Fp4FewRowsParams>(of);
       }
     }
   }

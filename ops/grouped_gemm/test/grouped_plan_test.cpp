@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "blockscale/bench.h"
 #include "blockscale/cuda.h"
 #include "ops/grouped_gemm/cuda/plan.h"
 #include "ops/grouped_gemm/test/launched_problem.h"
@@ -70,6 +71,82 @@ TEST(GroupedPlan, KernelsFollowOperandsAndRows) {
   EXPECT_THAT(plan_text({.a = Recipe::f32, .b = Recipe::f32, .rows = many, .k = 64},
                         cuda::chip_named("RTX 5090")),
               HasSubstr("grouped_gemm_plain_32x32_bf16:"));
+}
+
+/// What the driver and the kernel ask of a launch of few rows with weights in FP4.
+void expect_launchable(const GroupedStep& step, const GroupedGemmArguments& x,
+                       const cuda::Chip& chip) {
+  const auto& p = std::get<Fp4FewRowsParams>(step.params);
+  EXPECT_EQ(step.shape.grid.x, p.blocks_k);
+  EXPECT_EQ(step.shape.cluster.x, p.blocks_k);
+  EXPECT_LE(step.shape.grid.x * step.shape.grid.y,
+            static_cast<std::uint32_t>(chip.multiprocessors));
+  EXPECT_EQ(step.shape.block.x, 32 * p.warps_k * p.block_tiles);
+  EXPECT_EQ(step.columns, p.block_tiles * kFp4TileRows);
+  EXPECT_GE(std::int64_t{p.order.tiles_n} * step.columns, x.b.rows);
+  EXPECT_EQ(p.order.band_rows, 1u);
+  const Fp4GemmConfig config = kFp4GroupedKernels[kFp4GroupedKernels.find(x.a.recipe, x.b.recipe)];
+  EXPECT_GE(std::int64_t{p.block_chunks} * p.blocks_k * config.chunk_k(), x.a.k);
+  EXPECT_EQ(
+      step.shape.dynamic_shared_bytes,
+      memory_of_fp4(config, kFp4GroupedRows, p.block_chunks, p.warps_k * p.block_tiles).total +
+          p.order.shared_bytes());
+  EXPECT_LE(step.shape.dynamic_shared_bytes, chip.shared_bytes);
+}
+
+TEST(GroupedPlan, FewRowsOfFp4) {
+  const cuda::Chip chip = cuda::chip_named("H200");
+  const GroupedCase good = {
+      .a = Recipe::bf16, .b = Recipe::mxfp4, .rows = {1, 0, 0, 3, 9, 1}, .k = 32, .behind = 0};
+  EXPECT_THAT(plan_text(good), HasSubstr("grouped_gemm_few_rows_mxfp4_bf16_8: at most 49 tiles"));
+  const GroupedGemmArguments of_gpt_oss =
+      imagined_grouped_gemm(32, 4, 5760, 2880, Recipe::bf16, Recipe::mxfp4, Format::bf16);
+  EXPECT_EQ(cuda::describe_grouped_gemm(of_gpt_oss, chip),
+            "grouped_gemm_few_rows_mxfp4_bf16_8: at most 132 tiles of 8 x 176, K divided among 1 "
+            "warps; 132 x 352 threads, 63744 bytes shared\nworkspace 0 bytes\n");
+  for (const Recipe a : {Recipe::bf16, Recipe::f16, Recipe::fp8_row, Recipe::fp8_1x128}) {
+    for (const Recipe b : {Recipe::nvfp4, Recipe::mxfp4}) {
+      for (const std::int64_t k : {32, 2880, 7168}) {
+        for (const std::int64_t groups : {1, 32, 1000}) {
+          const GroupedGemmArguments x = grouped_gemm_detail::validated(
+              imagined_grouped_gemm(groups, 3 * groups, 96, k, a, b, Format::bf16));
+          const GroupedPlan plan = grouped_gemm_detail::plan_grouped(x, chip);
+          SCOPED_TRACE(plan.str());
+          EXPECT_EQ(plan.steps.at(0).path(), gemm_detail::GemmPath::sm90_fp4);
+          expect_launchable(plan.steps.at(0), x, chip);
+        }
+      }
+    }
+  }
+  const auto expect_other = [&](const char* what, const GroupedCase& of, const auto& change,
+                                const char* name = "H200") {
+    Random random(1);
+    LaunchedProblem problem(random, of);
+    change(problem.x());
+    EXPECT_THAT(plan_of(problem, cuda::chip_named(name)).str(),
+                ::testing::Not(HasSubstr("few_rows")))
+        << what;
+  };
+  const auto same = [](auto&) {};
+  const auto with = [&](const auto& change) {
+    GroupedCase of = good;
+    change(of);
+    return of;
+  };
+  expect_other("more rows", with([](auto& of) { of.rows = {9, 9}; }), same);
+  expect_other("K is no multiple", with([](auto& of) { of.b = Recipe::nvfp4, of.k = 48; }), same);
+  expect_other("rows that move", with([](auto& of) { of.scattered = true; }), same);
+  expect_other("scales with rows inner", with([](auto& of) { of.layout = ScaleLayout::mn_major; }),
+               same);
+  expect_other("A in MXFP8", with([](auto& of) { of.a = Recipe::mxfp8_e4m3; }), same);
+  expect_other("B in MXFP8", with([](auto& of) { of.b = Recipe::mxfp8_e4m3; }), same);
+  expect_other("more rows are expected", good, [](auto& x) { x.expected_rows = 9; });
+  expect_other("rows of the same bits", good, [](auto& x) { x.batch_invariant = true; });
+  expect_other("another chip", good, same, "B200");
+  const GroupedGemmArguments long_rows =
+      imagined_grouped_gemm(2, 4, 16, 1 << 18, Recipe::bf16, Recipe::mxfp4, Format::bf16);
+  EXPECT_THAT(cuda::describe_grouped_gemm(long_rows, chip),
+              HasSubstr("grouped_gemm_tiles_mxfp4_bf16_64x128:"));
 }
 
 TEST(GroupedPlan, TilesAreThoseOfTheRowsThatAreExpected) {

@@ -26,7 +26,7 @@ struct GroupedCase {
   std::vector<std::int32_t> rows = {21, 0, 70, 5, 64};  // of each group
   std::int64_t n = 104, k = 400;
   Format dtype = Format::bf16;
-  ScaleLayout layout = ScaleLayout::row_major;
+  ScaleLayout layout = ScaleLayout::row_major;  // where an operand may have it
   InputFamily family = InputFamily::adversarial;
   bool masked = false;
   std::int64_t gap = 0;            // rows that no group has, behind each: then with lengths
@@ -130,7 +130,8 @@ class LaunchedProblem : public GroupedProblem {
   static OperandOptions operand(const GroupedCase& of, Recipe recipe, std::int64_t batch) {
     OperandOptions options;
     options.batch = batch;
-    if (!is_plain(recipe)) options.layout = of.layout;
+    const bool has_bytes = format_traits(recipe_traits(recipe).scale).bits == 8;
+    options.layout = is_swizzled(of.layout) && !has_bytes ? ScaleLayout::row_major : of.layout;
     options.smallest_scales = false;  // products of scales are f32 numbers
     return options;
   }

@@ -110,6 +110,32 @@ TEST_F(CudaGpuMoe, KindsOfWeight) {
   }
 }
 
+// gpt-oss's shapes, and those of NVFP4 with a tensor scale an expert, as decode has them.
+TEST_F(CudaGpuMoe, FewRowsOfFp4) {
+  const Swiglu clamped = {GateOrder::gate_first, 1, 0.7f, 1.702f, 1};
+  for (const std::int64_t tokens : {1, 4, 16, 33}) {
+    check({.w13 = Recipe::mxfp4,
+           .w2 = Recipe::mxfp4,
+           .tokens = tokens,
+           .hidden = 2880,
+           .inner = 288,
+           .experts = 32,
+           .top_k = 4,
+           .transform = clamped,
+           .bias = true});
+    for (const Recipe activations : {Recipe::bf16, Recipe::fp8_1x128}) {
+      check({.w13 = Recipe::nvfp4,
+             .w2 = Recipe::nvfp4,
+             .activations = activations,
+             .tokens = tokens,
+             .hidden = 1024,
+             .inner = 384,
+             .experts = 40,
+             .alphas = true});
+    }
+  }
+}
+
 TEST_F(CudaGpuMoe, TransformsAndShards) {
   for (const Recipe activations : {Recipe::fp8_1x128, Recipe::bf16}) {
     check({.activations = activations, .tokens = 60, .transform = Gelu{}});

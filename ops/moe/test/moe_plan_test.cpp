@@ -40,7 +40,7 @@ TEST(MoePlan, SaysItsLaunches) {
   EXPECT_THAT(plan_text({.inner = 80, .apart = true}), HasSubstr("moe_join_scales: 640 rows"));
   EXPECT_EQ(plan_text({.tokens = 0}), "nothing to launch\n");
   // Rates of plain kernels are not known.
-  const std::string plain = plan_text({.w13 = Recipe::nvfp4, .w2 = Recipe::nvfp4});
+  const std::string plain = plan_text({.w13 = Recipe::bf16, .w2 = Recipe::bf16});
   EXPECT_THAT(plain, HasSubstr("grouped_gemm_plain"));
   EXPECT_THAT(plain, Not(HasSubstr("all: at least")));
   EXPECT_THAT(plan_text({}, "RTX 5090"), Not(HasSubstr(" us\n")));
@@ -114,6 +114,27 @@ TEST(MoePlan, NoPartTakesTheKernelOfFewRows) {
   EXPECT_TRUE(takes_it(2, {}));
   EXPECT_FALSE(takes_it(130, {}));
   EXPECT_FALSE(takes_it(130, {.workspace_limit = 1}));
+}
+
+TEST(MoePlan, EveryPartTakesTheKernelOfFewRowsOfFp4) {
+  Random random(1);
+  LayerProblem problem(random, {.w13 = Recipe::mxfp4,
+                                .w2 = Recipe::mxfp4,
+                                .tokens = 130,
+                                .hidden = 256,
+                                .inner = 256,
+                                .experts = 70,
+                                .top_k = 4});
+  const cuda::Chip chip = cuda::chip_named("H200");
+  const MoeOptions options = {.workspace_limit = 1};
+  const MoeArguments x = moe_detail::validated(problem.arguments(), options);
+  const moe_detail::MoePlan plan =
+      moe_detail::plan_moe(x, moe_detail::parts_of(x, options, chip), chip);
+  ASSERT_EQ(plan.parts.size(), 2u);
+  for (const moe_detail::MoePartPlan& part : plan.parts) {
+    EXPECT_THAT(part.up.str(), HasSubstr("grouped_gemm_few_rows_mxfp4_bf16_8"));
+    EXPECT_THAT(part.down.str(), HasSubstr("grouped_gemm_few_rows_mxfp4_bf16_8"));
+  }
 }
 
 TEST(MoePlan, MemoryIsOfShapesAlone) {

@@ -16,59 +16,59 @@ bool has_pieces_of_scales(const ScaledTensorView& x) {
          (x.batch <= 1 || x.scale_batch_stride % size == 0);
 }
 
+bool takes_fp4_operands(const ScaledTensorView& a, const ScaledTensorView& b, int kernel,
+                        const cuda::Chip& chip) {
+  return runtime::runs_on(kWgmmaArchitectures[0], chip.architecture) && b.rows > 0 &&
+         b.rows < kMostElements && a.k > 0 && a.k < kMostElements &&
+         a.k % kFp4GemmKernels[kernel].piece_k() == 0 && begins_at_16_bytes(a) &&
+         begins_at_16_bytes(b) && has_pieces_of_scales(b);
+}
+
+Fp4Sizes fp4_sizes_of(const GemmArguments& x, int kernel) {
+  Fp4Sizes size;
+  size.kernel = kernel;
+  size.rows = x.d.rows;
+  size.tiles = ceil_div(x.d.columns, std::int64_t{kFp4TileRows});
+  size.chunks = ceil_div(x.a.k, std::int64_t{kFp4GemmKernels[kernel].chunk_k()});
+  return size;
+}
+
 namespace {
 
-/// Whether a kernel computes the product, but for the size of shared memory.
-bool takes_fp4_kernel(const GemmArguments& x, const cuda::Chip& chip) {
-  constexpr std::int64_t kMostBatch = 65535;  // of a grid
-  const int kernel = kFp4GemmKernels.find(x.a.recipe, x.b.recipe, x.d.rows);
-  return runtime::runs_on(kWgmmaArchitectures[0], chip.architecture) && kernel >= 0 &&
-         !x.batch_invariant && !x.quantized && x.d.rows > 0 && x.d.columns > 0 &&
-         x.d.columns < kMostElements && x.d.batch > 0 && x.d.batch <= kMostBatch && x.a.k > 0 &&
-         x.a.k < kMostElements && x.a.k % kFp4GemmKernels[kernel].piece_k() == 0 &&
-         begins_at_16_bytes(x.a) && begins_at_16_bytes(x.b) && has_pieces_of_scales(x.b);
+std::uint32_t shared_bytes_of(const Fp4Sizes& size, const Fp4Division& d) {
+  const std::int64_t chunks = ceil_div(size.chunks, std::int64_t{d.blocks_k});
+  return size.beside + memory_of_fp4(kFp4GemmKernels[size.kernel],
+                                     static_cast<std::uint32_t>(size.rows),
+                                     static_cast<std::uint32_t>(chunks), d.warps_k * d.block_tiles)
+                           .total;
 }
 
-/// Sizes of a product, in what a block and a warp have of it.
-struct Sizes {
-  int kernel;
-  std::int64_t rows, tiles, chunks;
-};
-
-Sizes sizes_of(const GemmArguments& x) {
-  const int kernel = kFp4GemmKernels.find(x.a.recipe, x.b.recipe, x.d.rows);
-  return {kernel, x.d.rows, ceil_div(x.d.columns, std::int64_t{kFp4TileRows}),
-          ceil_div(x.a.k, std::int64_t{kFp4GemmKernels[kernel].chunk_k()})};
+std::int64_t turns_of(const Fp4Sizes& size, const Fp4Division& d) {
+  return size.matrices * ceil_div(size.tiles, std::int64_t{d.block_tiles});
 }
 
-Fp4GemmMemory memory_of(const Sizes& size, const Fp4Division& d) {
-  return memory_of_fp4(kFp4GemmKernels[size.kernel], static_cast<std::uint32_t>(size.rows),
-                       static_cast<std::uint32_t>(ceil_div(size.chunks, std::int64_t{d.blocks_k})),
-                       d.warps_k * d.block_tiles);
-}
-
-/// Clusters that take turns with the tiles.
-std::int64_t clusters_of(const Sizes& size, const Fp4Division& d, const cuda::Chip& chip) {
+/// Clusters that take the turns.
+std::int64_t clusters_of(const Fp4Sizes& size, const Fp4Division& d, const cuda::Chip& chip) {
   const std::int64_t there_are = chip.multiprocessors / std::int64_t{d.blocks_k};
-  return std::min(std::max<std::int64_t>(there_are, 1),
-                  ceil_div(size.tiles, std::int64_t{d.block_tiles}));
+  return std::min(std::max<std::int64_t>(there_are, 1), turns_of(size, d));
 }
 
 /// What a division costs, in the time that a multiprocessor takes to read a warp's chunk, 0.15 us:
 /// with fewer than eight warps it waits for their loads. A turn ends with a barrier and sums.
-double cost_of(const Sizes& size, const Fp4Division& d, const cuda::Chip& chip) {
+double cost_of(const Fp4Sizes& size, const Fp4Division& d, const cuda::Chip& chip) {
   constexpr std::int64_t kEnoughWarps = 8;
   const double turn = d.blocks_k == 1 ? 3 : 6;
-  const std::int64_t turns =
-      ceil_div(size.tiles, clusters_of(size, d, chip) * std::int64_t{d.block_tiles});
+  const std::int64_t turns = ceil_div(turns_of(size, d), clusters_of(size, d, chip));
   const std::int64_t of_block = ceil_div(size.chunks, std::int64_t{d.blocks_k});
   const std::int64_t of_warp = ceil_div(of_block, std::int64_t{d.warps_k});
   const std::int64_t warps = std::max<std::int64_t>(d.warps_k * d.block_tiles, kEnoughWarps);
   return static_cast<double>(turns) * (static_cast<double>(of_warp * warps) + turn);
 }
 
-/// The division that costs least of those that fit shared memory, of these one with many warps.
-std::optional<Fp4Division> best_division(const Sizes& size, const cuda::Chip& chip) {
+}  // namespace
+
+/// The one that costs least, of these one with many warps.
+std::optional<Fp4Division> best_fp4_division(const Fp4Sizes& size, const cuda::Chip& chip) {
   std::optional<Fp4Division> best;
   double least = 0;
   for (std::uint32_t blocks = 1; blocks <= kFp4MostBlocksK; blocks *= 2) {
@@ -76,7 +76,7 @@ std::optional<Fp4Division> best_division(const Sizes& size, const cuda::Chip& ch
       for (std::uint32_t tiles = 1; tiles <= warps; ++tiles) {
         if (warps % tiles != 0) continue;
         const Fp4Division d = {blocks, warps / tiles, tiles};
-        if (memory_of(size, d).total > chip.shared_bytes) continue;
+        if (shared_bytes_of(size, d) > chip.shared_bytes) continue;
         const double cost = cost_of(size, d, chip);
         if (!best || cost < least) best = d, least = cost;
       }
@@ -85,7 +85,7 @@ std::optional<Fp4Division> best_division(const Sizes& size, const cuda::Chip& ch
   return best;
 }
 
-Fp4GemmParams params_of(const GemmArguments& x, const Sizes& size, const Fp4Division& d) {
+Fp4GemmParams fp4_params_of(const GemmArguments& x, const Fp4Sizes& size, const Fp4Division& d) {
   const Fp4GemmConfig config = kFp4GemmKernels[size.kernel];
   Fp4GemmParams p;
   p.a = static_cast<const std::uint8_t*>(x.a.values);
@@ -108,41 +108,53 @@ Fp4GemmParams params_of(const GemmArguments& x, const Sizes& size, const Fp4Divi
   return p;
 }
 
-std::string kernel_name(const Fp4GemmConfig& c) {
+LaunchShape fp4_shape_of(const Fp4Sizes& size, const Fp4Division& d, const cuda::Chip& chip) {
+  LaunchShape shape;
+  shape.grid = {d.blocks_k, static_cast<std::uint32_t>(clusters_of(size, d, chip))};
+  shape.block = {32 * d.warps_k * d.block_tiles};
+  shape.cluster = {d.blocks_k};
+  shape.dynamic_shared_bytes = shared_bytes_of(size, d);
+  shape.programmatic_dependent_launch = true;
+  return shape;
+}
+
+std::string fp4_gemm_kernel_name(const Fp4GemmConfig& c) {
   return std::string("gemm_few_rows_") + recipe_traits(c.b).name + "_" + format_traits(c.a).name +
          "_" + std::to_string(c.tokens);
 }
 
-}  // namespace
+std::string text_of_fp4_division(const Fp4GemmParams& p) {
+  std::string text = "K divided among " + std::to_string(p.warps_k) + " warps";
+  if (p.blocks_k > 1) text += " of each of " + std::to_string(p.blocks_k) + " blocks of a cluster";
+  return text;
+}
 
 std::optional<Fp4GemmPlan> plan_fp4_gemm(const GemmArguments& x, const cuda::Chip& chip,
                                          std::optional<Fp4Division> division) {
-  if (!takes_fp4_kernel(x, chip)) return std::nullopt;
-  const Sizes size = sizes_of(x);
-  if (!division) division = best_division(size, chip);
+  constexpr std::int64_t kMostBatch = 65535;  // of a grid
+  const int kernel = kFp4GemmKernels.find(x.a.recipe, x.b.recipe, x.d.rows);
+  if (kernel < 0 || x.batch_invariant || x.quantized || x.d.rows == 0 || x.d.batch == 0 ||
+      x.d.batch > kMostBatch || !takes_fp4_operands(x.a, x.b, kernel, chip)) {
+    return std::nullopt;
+  }
+  const Fp4Sizes size = fp4_sizes_of(x, kernel);
+  if (!division) division = best_fp4_division(size, chip);
   if (!division) return std::nullopt;
   Fp4GemmPlan plan;
   plan.kernel = size.kernel;
   plan.architecture = chip.architecture;
-  plan.params = params_of(x, size, *division);
-  plan.shape.grid = {division->blocks_k,
-                     static_cast<std::uint32_t>(clusters_of(size, *division, chip)),
-                     static_cast<std::uint32_t>(x.d.batch)};
-  plan.shape.block = {32 * division->warps_k * division->block_tiles};
-  plan.shape.cluster = {division->blocks_k};
-  plan.shape.dynamic_shared_bytes = memory_of(size, *division).total;
-  plan.shape.programmatic_dependent_launch = true;
+  plan.params = fp4_params_of(x, size, *division);
+  plan.shape = fp4_shape_of(size, *division, chip);
+  plan.shape.grid.z = static_cast<std::uint32_t>(x.d.batch);
   return plan;
 }
 
 std::string Fp4GemmPlan::str() const {
   const Fp4GemmParams& p = params;
-  std::string text = kernel_name(kFp4GemmKernels[kernel]) + ": " + std::to_string(p.tiles) +
-                     " tiles of " + std::to_string(kFp4TileRows) + " rows of B, " +
-                     std::to_string(p.block_tiles) + " a block, K divided among " +
-                     std::to_string(p.warps_k) + " warps";
-  if (p.blocks_k > 1) text += " of each of " + std::to_string(p.blocks_k) + " blocks of a cluster";
-  return text + "; " + std::to_string(product(shape.grid)) + " x " + std::to_string(shape.block.x) +
+  return fp4_gemm_kernel_name(kFp4GemmKernels[kernel]) + ": " + std::to_string(p.tiles) +
+         " tiles of " + std::to_string(kFp4TileRows) + " rows of B, " +
+         std::to_string(p.block_tiles) + " a block, " + text_of_fp4_division(p) + "; " +
+         std::to_string(product(shape.grid)) + " x " + std::to_string(shape.block.x) +
          " threads, " + std::to_string(shape.dynamic_shared_bytes) + " bytes shared\n";
 }
 
@@ -150,7 +162,7 @@ std::vector<runtime::KernelSpec> fp4_gemm_kernel_specs() {
   std::vector<runtime::KernelSpec> specs;
   for (int i = 0; i < kFp4GemmKernels.kCount; ++i) {
     specs.push_back(runtime::with_parameters<Fp4GemmParams>(
-        {.name = kernel_name(kFp4GemmKernels[i]),
+        {.name = fp4_gemm_kernel_name(kFp4GemmKernels[i]),
          .header = "ops/gemm/kernels/sm90/fp4_few_rows.cuh",
          .call = "blockscale::fp4_few_rows_kernel<blockscale::kFp4GemmKernels[" +
                  std::to_string(i) + "]>",

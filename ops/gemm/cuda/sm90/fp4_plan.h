@@ -36,6 +36,34 @@ struct Fp4GemmPlan {
 /// NVFP4 two, begin at a multiple of their bytes.
 bool has_pieces_of_scales(const ScaledTensorView& x);
 
+/// A product as its kernel takes it.
+struct Fp4Sizes {
+  int kernel = 0;             // index into kFp4GemmKernels
+  std::int64_t rows = 0;      // of A, that a block has in shared memory
+  std::int64_t tiles = 0;     // of a matrix of B
+  std::int64_t chunks = 0;    // of K
+  std::int64_t matrices = 1;  // that blocks take turns with: tiles of each of them
+  std::uint32_t beside = 0;   // bytes of shared memory that something else has
+};
+Fp4Sizes fp4_sizes_of(const GemmArguments& x, int kernel);
+
+/// Whether a kernel that there is takes operands as they lie, on such a chip.
+bool takes_fp4_operands(const ScaledTensorView& a, const ScaledTensorView& b, int kernel,
+                        const cuda::Chip& chip);
+
+/// The division that is expected to be fastest of those that fit shared memory, if any does.
+std::optional<Fp4Division> best_fp4_division(const Fp4Sizes& size, const cuda::Chip& chip);
+
+Fp4GemmParams fp4_params_of(const GemmArguments& x, const Fp4Sizes& size, const Fp4Division& d);
+
+/// Of blocks for all turns, as far as they run at a time.
+LaunchShape fp4_shape_of(const Fp4Sizes& size, const Fp4Division& d, const cuda::Chip& chip);
+
+std::string fp4_gemm_kernel_name(const Fp4GemmConfig& config);
+
+/// How K is divided, for plans' texts.
+std::string text_of_fp4_division(const Fp4GemmParams& p);
+
 /// None where another kernel computes the product: of more rows, other recipes, scales or chips, of
 /// rows that do not begin and end at multiples of 16 bytes, and where D is quantized or a row's
 /// bits must not depend on their number. `division`: in place of the one that is expected to be

@@ -67,7 +67,7 @@ BLOCKSCALE_HD constexpr Fp4GemmMemory memory_of_fp4(const Fp4GemmConfig& config,
 }
 
 inline constexpr struct Fp4GemmKernelList {
-  static constexpr int kFp4 = 12, kCount = kFp4 + 8;
+  static constexpr int kFp4 = 12, kCount = kFp4 + 8;  // those of FP4 come first
 
   BLOCKSCALE_HD constexpr Fp4GemmConfig operator[](int i) const {
     constexpr Format kOfA[] = {Format::bf16, Format::f16, Format::e4m3};

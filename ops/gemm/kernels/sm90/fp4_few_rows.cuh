@@ -49,11 +49,12 @@ using Sums = ptx::MmaAccumulator[kConfig.tokens / 8];
 template <Fp4GemmConfig kConfig>
 class Multiplier {
  public:
-  BLOCKSCALE_DEVICE Multiplier(const Fp4GemmParams& p, const Fp4GemmMemory& memory) {
+  /// By the `rows` rows that are in shared memory.
+  BLOCKSCALE_DEVICE Multiplier(const Fp4GemmMemory& memory, uint32_t rows) {
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < kColumns; ++i) {
       const uint32_t own = ptx::laneid() / 4 + 8 * i;
-      const uint32_t row = own < p.epilogue.rows ? own : p.epilogue.rows - 1;
+      const uint32_t row = own < rows ? own : rows - 1;
       tokens_[i] = device::shared_base() + (row * memory.token_bytes + ptx::laneid() % 4 * 16);
     }
     token_scales_ = device::shared_base() + (memory.scales + ptx::laneid() % 4 * 8);
@@ -234,9 +235,26 @@ BLOCKSCALE_DEVICE void sync_parts(const Fp4GemmParams& p) {
   }
 }
 
-/// Leaves a warp's sums in a buffer in shared memory.
+/// Adds the products of a turn, of a warp's part of K, up.
+template <Fp4GemmConfig kConfig, class Turns>
+BLOCKSCALE_DEVICE void add_chunks(const Fp4GemmParams& p, const Part& part,
+                                  const Multiplier<kConfig>& multiplier,
+                                  Weights<kConfig, Turns>& weights, Sums<kConfig>& sums) {
+  BLOCKSCALE_NO_UNROLL
+  for (uint32_t chunk = part.chunk; chunk < part.end_chunk; chunk += p.warps_k) {
+    BLOCKSCALE_UNROLL
+    for (uint32_t i = 0; i < kFp4ChunkSteps; i += 2) {
+      multiplier.add_steps(sums, weights[i], weights[i + 1],
+                           (chunk - first_chunk_of_block(p)) * kFp4ChunkSteps + i);
+      weights.load(i);
+    }
+    weights.next_chunk();
+  }
+}
+
+/// Leaves a warp's sums of `rows` rows in a buffer in shared memory.
 template <Fp4GemmConfig kConfig>
-BLOCKSCALE_DEVICE void store_sums(const Fp4GemmParams& p, const Sums<kConfig>& sums,
+BLOCKSCALE_DEVICE void store_sums(const Sums<kConfig>& sums, uint32_t rows,
                                   const Fp4GemmMemory& memory, ptx::SharedAddress buffer) {
   const ptx::SharedAddress warp_sums = buffer + ptx::tid_x() / 32 * memory.warp_sum_bytes;
   const uint32_t row = ptx::laneid() / 4;
@@ -245,7 +263,7 @@ BLOCKSCALE_DEVICE void store_sums(const Fp4GemmParams& p, const Sums<kConfig>& s
     BLOCKSCALE_UNROLL
     for (uint32_t j = 0; j < 4; ++j) {
       const uint32_t token = 8 * i + ptx::laneid() % 4 * 2 + j % 2;
-      if (token >= p.epilogue.rows) continue;
+      if (token >= rows) continue;
       ptx::st_shared(warp_sums + (token * Fp4GemmMemory::kSumRowBytes + (row + j / 2 * 8) * 4),
                      sums[i].value[j]);
     }
@@ -254,12 +272,13 @@ BLOCKSCALE_DEVICE void store_sums(const Fp4GemmParams& p, const Sums<kConfig>& s
 
 /// Adds up the sums of a block's tiles, and stores D. Blocks of a cluster share its elements.
 BLOCKSCALE_DEVICE void add_up(const Fp4GemmParams& p, const Fp4GemmMemory& memory,
-                              uint32_t first_tile, ptx::SharedAddress buffer) {
+                              const TurnRows& rows, uint32_t first_tile,
+                              ptx::SharedAddress buffer) {
   const LinearEpilogue& e = p.epilogue;
-  const uint32_t batch = batch_of_block(), columns = p.block_tiles * kFp4TileRows;
-  const float alpha = epilogue::alpha_of(e, batch);
-  const TensorFactor tensor_scale(p.tensor_scale, batch);
-  for (uint32_t i = ptx::ctaid_x() * ptx::ntid_x() + ptx::tid_x(); i < e.rows * columns;
+  const uint32_t columns = p.block_tiles * kFp4TileRows;
+  const float alpha = epilogue::alpha_of(e, rows.group);
+  const TensorFactor tensor_scale(p.tensor_scale, rows.group);
+  for (uint32_t i = ptx::ctaid_x() * ptx::ntid_x() + ptx::tid_x(); i < rows.count * columns;
        i += p.blocks_k * ptx::ntid_x()) {
     const uint32_t token = i / columns, own = i - token * columns;
     const uint32_t column = first_tile * kFp4TileRows + own;
@@ -277,7 +296,7 @@ BLOCKSCALE_DEVICE void add_up(const Fp4GemmParams& p, const Fp4GemmMemory& memor
       }
     }
     sum = tensor_scale(ptx::mul_rn(alpha, sum));
-    epilogue::store_one(e, {batch, batch, token}, column, sum);
+    epilogue::store_one(e, {rows.matrix, rows.group, rows.first + token}, column, sum);
   }
 }
 
@@ -291,29 +310,21 @@ BLOCKSCALE_DEVICE void fp4_few_rows_kernel(const Fp4GemmParams& p) {
   const Part part(p);
   const Fp4GemmMemory memory =
       memory_of_fp4(kConfig, p.epilogue.rows, p.block_chunks, p.block_tiles * p.warps_k);
-  Weights<kConfig> weights(p, part);
-  bring_tokens<kConfig>(p, memory);
-  if constexpr (kConfig.has_token_scales()) bring_token_scales<kConfig>(p, memory);
+  DenseTurns turns(p);
+  Weights<kConfig, DenseTurns> weights(p, part, turns);
+  const TurnRows rows = turns.rows();
+  bring_rows<kConfig>(p, memory, rows);
   ptx::barrier_sync_all();
-  const Multiplier<kConfig> multiplier(p, memory);
+  const fp4_few_rows::Multiplier<kConfig> multiplier(memory, rows.count);
   // Who stores to a buffer again has met all who read it, behind the other buffer's stores.
   uint32_t buffer = 0;  // where it begins
-  for (uint32_t tile = first_tile_of_block(p); tile < p.tiles; tile += tile_step(p)) {
+  for (; turns.has(); turns.next()) {
     Sums<kConfig> sums = {};
-    BLOCKSCALE_NO_UNROLL
-    for (uint32_t chunk = part.chunk; chunk < part.end_chunk; chunk += p.warps_k) {
-      BLOCKSCALE_UNROLL
-      for (uint32_t i = 0; i < kFp4ChunkSteps; i += 2) {
-        multiplier.add_steps(sums, weights[i], weights[i + 1],
-                             (chunk - first_chunk_of_block(p)) * kFp4ChunkSteps + i);
-        weights.load(i);
-      }
-      weights.next_chunk();
-    }
+    add_chunks(p, part, multiplier, weights, sums);
     const ptx::SharedAddress to = device::shared_base() + (memory.sums + buffer);
-    store_sums<kConfig>(p, sums, memory, to);
+    store_sums<kConfig>(sums, rows.count, memory, to);
     sync_parts(p);
-    add_up(p, memory, tile, to);
+    add_up(p, memory, rows, turns.tile(), to);
     buffer = memory.sum_bytes - buffer;
   }
   if (p.blocks_k > 1) sync_parts(p);  // others read this block's sums

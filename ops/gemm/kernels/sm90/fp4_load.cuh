@@ -12,6 +12,7 @@
 #include "device/ptx/shared_memory.h"
 #include "device/ptx/special_registers.h"
 #include "device/ptx/warp.h"
+#include "device/scheduler/rows.h"
 #include "device/vector.h"
 #include "ops/gemm/kernels/gemv_fp8.cuh"
 #include "ops/gemm/kernels/sm90/fp4_params.h"
@@ -20,17 +21,36 @@ namespace blockscale::fp4_few_rows {
 
 using Bytes16 = device::Vector<uint32_t, 4>;
 
-// The grid: blocks that divide K, a cluster; clusters, which take turns with tiles; matrices.
-BLOCKSCALE_DEVICE uint32_t batch_of_block() {
-  return ptx::ctaid_z();
-}
-BLOCKSCALE_DEVICE uint32_t first_tile_of_block(const Fp4GemmParams& p) {
-  return ptx::ctaid_y() * p.block_tiles;
-}
-/// Between a block's turns.
-BLOCKSCALE_DEVICE uint32_t tile_step(const Fp4GemmParams& p) {
-  return ptx::nctaid_y() * p.block_tiles;
-}
+/// Rows of a product that are multiplied at a time.
+struct TurnRows {
+  uint32_t matrix;  // of A and D
+  uint32_t group;   // matrix of B
+  uint32_t first, count;
+  SourceRows source;
+};
+
+/// The turns of a block of a dense product, whose grid is blocks that divide K, a cluster;
+/// clusters, which take turns with tiles; matrices. Of other products' grids the first two are the
+/// same, and so is what Weights asks of their turns.
+class DenseTurns {
+ public:
+  BLOCKSCALE_DEVICE explicit DenseTurns(const Fp4GemmParams& p)
+      : p_(p), tile_(ptx::ctaid_y() * p.block_tiles) {}
+
+  BLOCKSCALE_DEVICE bool has() const { return tile_ < p_.tiles; }
+  BLOCKSCALE_DEVICE void next() { tile_ += ptx::nctaid_y() * p_.block_tiles; }
+  /// The first of the turn's tiles of B; behind the last turn, none that B has.
+  BLOCKSCALE_DEVICE uint32_t tile() const { return tile_; }
+  BLOCKSCALE_DEVICE uint32_t group() const { return ptx::ctaid_z(); }
+  BLOCKSCALE_DEVICE TurnRows rows() const {
+    return {ptx::ctaid_z(), ptx::ctaid_z(), 0, p_.epilogue.rows, {}};
+  }
+
+ private:
+  const Fp4GemmParams& p_;
+  uint32_t tile_;
+};
+
 BLOCKSCALE_DEVICE uint32_t first_chunk_of_block(const Fp4GemmParams& p) {
   return ptx::ctaid_x() * p.block_chunks;
 }
@@ -57,12 +77,13 @@ struct Pieces {
   uint32_t scales[2];  // as they are stored: one byte of MX, the block's, two of NVFP4
 };
 
-/// A warp's part of B: the steps of a chunk, and behind those that were multiplied the next one's.
-template <Fp4GemmConfig kConfig>
+/// A warp's part of B: the steps of a chunk, and behind those that were multiplied the next one's,
+/// which may be the next turn's.
+template <Fp4GemmConfig kConfig, class Turns>
 class Weights {
  public:
-  BLOCKSCALE_DEVICE Weights(const Fp4GemmParams& p, const Part& part)
-      : p_(p), part_(part), tile_(first_tile_of_block(p) + part.tile), chunk_(part.chunk) {
+  BLOCKSCALE_DEVICE Weights(const Fp4GemmParams& p, const Part& part, const Turns& first)
+      : p_(p), part_(part), turns_(first), chunk_(part.chunk) {
     begin_tile();
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < kFp4ChunkSteps; i += 2) load(i);
@@ -88,7 +109,7 @@ class Weights {
   BLOCKSCALE_DEVICE void next_chunk() {
     chunk_ += p_.warps_k;
     if (chunk_ >= part_.end_chunk) {
-      tile_ += tile_step(p_);
+      turns_.next();
       chunk_ = part_.chunk;
       begin_tile();
     } else {
@@ -128,15 +149,16 @@ class Weights {
   BLOCKSCALE_DEVICE void begin_chunk() { piece_ = chunk_ * kFp4ChunkPieces + ptx::laneid() % 4; }
 
   BLOCKSCALE_DEVICE void begin_tile() {
-    const uint32_t batch = batch_of_block(), rows = p_.epilogue.columns;
+    const uint32_t group = turns_.group(), rows = p_.epilogue.columns;
+    const uint32_t tile = turns_.tile() + part_.tile;
     const uint32_t scale = ptx::laneid() % 4 * kConfig.piece_k() / kBlockK;  // of a step's
-    end_piece_ = tile_ < p_.tiles && part_.chunk < part_.end_chunk ? p_.pieces : 0;
+    end_piece_ = tile < p_.tiles && part_.chunk < part_.end_chunk ? p_.pieces : 0;
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < 2; ++i) {
-      const uint32_t own = tile_ * kFp4TileRows + ptx::laneid() / 4 + 8 * i;
+      const uint32_t own = tile * kFp4TileRows + ptx::laneid() / 4 + 8 * i;
       const uint32_t row = own < rows ? own : rows - 1;
-      codes_[i] = p_.b + batch * p_.b_batch_stride + row * p_.b_row_stride;
-      scales_[i] = p_.scales.data + batch * p_.scales.batch_stride + p_.scales.row_offset(row) +
+      codes_[i] = p_.b + group * p_.b_batch_stride + row * p_.b_row_stride;
+      scales_[i] = p_.scales.data + group * p_.scales.batch_stride + p_.scales.row_offset(row) +
                    p_.scales.k_offset(scale);
     }
     begin_chunk();
@@ -144,7 +166,8 @@ class Weights {
 
   const Fp4GemmParams& p_;
   const Part& part_;
-  uint32_t tile_, chunk_;       // that are loaded next
+  Turns turns_;                 // that are loaded
+  uint32_t chunk_;              // that is loaded next
   uint32_t piece_, end_piece_;  // of a row: this lane's of the next load
   const uint8_t* codes_[2];     // of rows
   const uint8_t* scales_[2];    // of rows, this lane's of their first step
@@ -181,17 +204,18 @@ BLOCKSCALE_DEVICE Bytes16 pairs_of(const Bytes16& load, uint32_t first) {
   }
 }
 
-/// Fills shared memory with the block's part of A's rows, eight neighbours, a vector, side by side;
-/// of a step each lane's first vectors come first, then their second ones.
+/// Fills shared memory with the block's part of a turn's rows of A, eight neighbours, a vector,
+/// side by side; of a step each lane's first vectors come first, then their second ones.
 template <Fp4GemmConfig kConfig>
-BLOCKSCALE_DEVICE void bring_tokens(const Fp4GemmParams& p, const Fp4GemmMemory& memory) {
+BLOCKSCALE_DEVICE void bring_tokens(const Fp4GemmParams& p, const Fp4GemmMemory& memory,
+                                    const TurnRows& rows) {
   constexpr uint32_t kElements = kConfig.load_elements(), kVectors = kConfig.piece_k() / 8;
   constexpr uint32_t kAtOnce = 4;  // loads of a thread, which do not wait for each other
   const uint32_t threads = ptx::ntid_x();
-  const uint32_t loads = p.row_loads.divisor, count = p.epilogue.rows * loads;
+  const uint32_t loads = p.row_loads.divisor, count = rows.count * loads;
   const uint32_t first_load = first_chunk_of_block(p) * (kConfig.chunk_k() / kElements);
   const uint32_t end_load = p.pieces * (kConfig.piece_k() / kElements);
-  const uint8_t* const a = p.a + batch_of_block() * p.a_batch_stride;
+  const uint8_t* const a = p.a + rows.matrix * p.a_batch_stride;
   for (uint32_t first = ptx::tid_x(); first < count; first += kAtOnce * threads) {
     Bytes16 natural[kAtOnce];
     BLOCKSCALE_UNROLL
@@ -199,9 +223,10 @@ BLOCKSCALE_DEVICE void bring_tokens(const Fp4GemmParams& p, const Fp4GemmMemory&
       const uint32_t at = first + i * threads;
       const uint32_t row = p.row_loads.quotient(at);
       const uint32_t load = first_load + at - row * loads;
+      uint32_t of_a = 0;
+      const bool has = at < count && load < end_load && rows.source.find(rows.first + row, of_a);
       natural[i] = ptx::ld_global_nc_if(
-          at < count && load < end_load,
-          reinterpret_cast<const Bytes16*>(a + row * p.a_row_stride + int64_t{load} * 16));
+          has, reinterpret_cast<const Bytes16*>(a + of_a * p.a_row_stride + int64_t{load} * 16));
     }
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < kAtOnce; ++i) {
@@ -221,10 +246,11 @@ BLOCKSCALE_DEVICE void bring_tokens(const Fp4GemmParams& p, const Fp4GemmMemory&
   }
 }
 
-/// The same with the scales of A's rows, which are 0 where a step is behind all of K: a scale that
-/// holds for more of K, or for more rows, is read again.
+/// The same with the scales of A's rows, which are 0 where a step is behind all of K, and of a row
+/// that is none: a scale that holds for more of K, or for more rows, is read again.
 template <Fp4GemmConfig kConfig>
-BLOCKSCALE_DEVICE void bring_token_scales(const Fp4GemmParams& p, const Fp4GemmMemory& memory) {
+BLOCKSCALE_DEVICE void bring_token_scales(const Fp4GemmParams& p, const Fp4GemmMemory& memory,
+                                          const TurnRows& rows) {
   static_assert(kConfig.step_k() == kFp8BlockK);
   constexpr uint32_t kTokens = static_cast<uint32_t>(kConfig.tokens);
   const uint32_t first_step = first_chunk_of_block(p) * kFp4ChunkSteps;
@@ -232,11 +258,20 @@ BLOCKSCALE_DEVICE void bring_token_scales(const Fp4GemmParams& p, const Fp4GemmM
   for (uint32_t i = ptx::tid_x(); i < p.block_chunks * kFp4ChunkSteps * kTokens;
        i += ptx::ntid_x()) {
     const uint32_t step = first_step + i / kTokens, own = i % kTokens;
-    const uint32_t row = own < p.epilogue.rows ? own : p.epilogue.rows - 1;
-    const float scale =
-        step < end_step ? fp8_gemv::load_scale(p.a_scales, batch_of_block(), row, step) : 0;
+    const uint32_t row = own < rows.count ? own : rows.count - 1;
+    uint32_t of_a = 0;
+    const bool has = step < end_step && rows.source.find(rows.first + row, of_a);
+    const float scale = has ? fp8_gemv::load_scale(p.a_scales, rows.matrix, of_a, step) : 0;
     ptx::st_shared(device::shared_base() + (memory.scales + i * 4), scale);
   }
+}
+
+/// Both.
+template <Fp4GemmConfig kConfig>
+BLOCKSCALE_DEVICE void bring_rows(const Fp4GemmParams& p, const Fp4GemmMemory& memory,
+                                  const TurnRows& rows) {
+  bring_tokens<kConfig>(p, memory, rows);
+  if constexpr (kConfig.has_token_scales()) bring_token_scales<kConfig>(p, memory, rows);
 }
 
 }  // namespace blockscale::fp4_few_rows

@@ -1,0 +1,93 @@
+// Groups of many rows with weights in FP4, by tiles, in the emulator: each kernel, scale and
+// edge against the float64 reference.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ops/gemm/cuda/sm90/fp4_tiles_plan.h"
+#include "ops/grouped_gemm/check.h"
+#include "ops/grouped_gemm/cuda/plan.h"
+#include "ops/grouped_gemm/test/emulation.h"
+#include "ops/grouped_gemm/test/launched_problem.h"
+#include "tests/chip.h"
+
+namespace blockscale {
+namespace {
+
+using test::GroupedCase;
+using test::LaunchedProblem;
+using test::Random;
+
+/// A problem that takes tiles of so many rows, and its elements' bound.
+void check(const GroupedCase& of, int tokens, std::uint64_t order = 5) {
+  SCOPED_TRACE(text_of(of));
+  Random random(3);
+  LaunchedProblem problem(random, of);
+  problem.x().expected_rows = tokens / 2;
+  const GroupedGemmArguments x = problem.validated();
+  const cuda::Chip chip = test::chip_of(3);
+  const auto plan = grouped_gemm_detail::plan_grouped(x, chip);
+  ASSERT_EQ(plan.path(), gemm_detail::GemmPath::sm90_fp4_tiles) << plan.str();
+  ASSERT_EQ(plan.steps.back().rows, tokens) << plan.str();
+  ASSERT_TRUE(test::emulate(x, chip, problem.buffers(), emulator::random_order(order)));
+  problem.expect_others_untouched();
+  const GemmCheck result = grouped_gemm_detail::check_elements(x, 1 << 20, plan.path());
+  EXPECT_TRUE(result.passed()) << plan.str() << result.largest_error << " of "
+                               << result.proven_error << ", " << result.of_usual << " of usual";
+}
+
+TEST(EmulatedFp4GroupTiles, ByEachKernel) {
+  std::uint64_t order = 1;
+  for (const Recipe a : {Recipe::bf16, Recipe::f16}) {
+    for (const Recipe b : {Recipe::nvfp4, Recipe::mxfp4}) {
+      for (const int tokens : {64, 128, 256}) {
+        check({.a = a, .b = b, .rows = {21, 0, 70, 5}, .n = 136, .k = 96, .alpha = true}, tokens,
+              order++);
+      }
+    }
+  }
+}
+
+TEST(EmulatedFp4GroupTiles, WithEachEdge) {
+  for (const Recipe b : {Recipe::nvfp4, Recipe::mxfp4}) {
+    GroupedCase of = {.a = Recipe::bf16, .b = b, .rows = {1, 0, 65, 16}, .n = 50, .k = 96};
+    check(of, 64);
+    of.layout = ScaleLayout::swizzled_128x4;
+    of.dtype = Format::f32;
+    of.bias = true;
+    check(of, 64);
+    of.masked = true;
+    check(of, 64);
+    of.masked = false;
+    of.gap = 2;
+    of.gathered = true;
+    check(of, 128);
+    of.rows.resize(70);
+    of.rows[69] = 8;
+    of.gap = 0;
+    check(of, 64);
+  }
+}
+
+/// A row's bits do not depend on the tile that it is in, nor on who is beside it.
+TEST(EmulatedFp4GroupTiles, RowsDoNotDependOnTheOthers) {
+  for (const Recipe b : {Recipe::nvfp4, Recipe::mxfp4}) {
+    Random random(7);
+    LaunchedProblem problem(random, {.a = Recipe::bf16, .b = b, .rows = {70, 29}, .k = 256});
+    const auto bytes_with = [&](std::int64_t expected) {
+      problem.x().expected_rows = expected;
+      EXPECT_TRUE(test::emulate(problem.validated(), test::chip_of(2), problem.buffers(),
+                                emulator::random_order(3)));
+      return problem.d().bytes();
+    };
+    const std::vector<std::uint8_t> first = bytes_with(32);
+    EXPECT_EQ(bytes_with(128), first);
+    problem.x().batch_invariant = true;
+    EXPECT_EQ(bytes_with(32), first);
+  }
+}
+
+}  // namespace
+}  // namespace blockscale
