@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ops/gemm/cuda/bf16_rows.h"
 #include "ops/gemm/cuda/problem.h"
 #include "ops/gemm/cuda/sm90/fp4_plan.h"
 #include "ops/gemm/cuda/specs.h"
@@ -127,6 +128,12 @@ Fp4TilesParams params_of(const GemmArguments& x, const Sizes& size, const Fp4Til
   return p;
 }
 
+/// Gives sums what the converted rows of `a` have left.
+void take_scales_of_a(const ScaledTensorView& a, Fp4TilesParams& p) {
+  if (recipe_traits(a.recipe).family == Family::fp8) leave_row_scales(a, p.epilogue);
+  p.a_tensor_scale = tensor_scale_of(a);
+}
+
 std::string kernel_name(const Fp4TilesConfig& c) {
   return std::string("gemm_tiles_") + recipe_traits(c.b).name + "_" + format_traits(c.form).name +
          "_" + std::to_string(c.tokens) + "x" + std::to_string(kTileRows);
@@ -134,8 +141,12 @@ std::string kernel_name(const Fp4TilesConfig& c) {
 
 }  // namespace
 
-std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& x, const cuda::Chip& chip,
+std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& validated, const cuda::Chip& chip,
+                                           void* workspace,
                                            std::optional<Fp4TilesDivision> division) {
+  GemmArguments x = validated;
+  const bool converts = has_bf16_rows(x.a);
+  if (converts) x.a = bf16_rows_of(x.a, workspace);
   if (!takes_fp4_tiles(x, chip)) return std::nullopt;
   const Sizes size = sizes_of(x);
   if (!division) division = best_division(x, size, chip);
@@ -149,6 +160,11 @@ std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& x, const cuda::C
   plan.architecture = chip.architecture;
   plan.params = params_of(x, size, *division);
   plan.params.stages = *stages;
+  if (converts) {
+    plan.conversion = plan_bf16_rows(validated.a, x.a, chip);
+    plan.workspace_bytes = bf16_rows_bytes(validated.a);
+    take_scales_of_a(validated.a, plan.params);
+  }
   // Rows that A does not have are not copied, where one tile has all of them.
   const auto a_rows = static_cast<std::uint32_t>(
       std::min<std::int64_t>(ceil_div(x.d.rows, 8) * 8, division->tokens));
@@ -174,16 +190,19 @@ std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& x, const cuda::C
 std::string Fp4TilesPlan::str() const {
   const Fp4TilesParams& p = params;
   const Fp4TilesConfig config = kFp4TilesKernels[kernel];
-  std::string text = kernel_name(config) + ": " + std::to_string(p.order.tiles) + " tiles of " +
-                     std::to_string(config.tokens) + " x " + std::to_string(kTileRows) + ", " +
-                     std::to_string(p.k_stages) + " stages of " + std::to_string(kStageK) + " of K";
+  std::string text;
+  if (conversion) text = "A in bf16 in the workspace by " + conversion->str();
+  text += kernel_name(config) + ": " + std::to_string(p.order.tiles) + " tiles of " +
+          std::to_string(config.tokens) + " x " + std::to_string(kTileRows) + ", " +
+          std::to_string(p.k_stages) + " stages of " + std::to_string(kStageK) + " of K";
   if (p.blocks_k > 1) {
     text += " divided among " + std::to_string(p.blocks_k) + " blocks of a cluster";
   }
-  return text + "; " + std::to_string(product(shape.grid)) + " x " + std::to_string(shape.block.x) +
-         " threads, " + std::to_string(p.stages) + " stages, " +
-         std::to_string(shape.dynamic_shared_bytes) + " bytes shared, " +
-         (p.epilogue.d.chunks ? "stored as boxes\n" : "stored by elements\n");
+  text += "; " + std::to_string(product(shape.grid)) + " x " + std::to_string(shape.block.x) +
+          " threads, " + std::to_string(p.stages) + " stages, " +
+          std::to_string(shape.dynamic_shared_bytes) + " bytes shared, " +
+          (p.epilogue.d.chunks ? "stored as boxes\n" : "stored by elements\n");
+  return conversion ? text + "workspace " + std::to_string(workspace_bytes) + " bytes\n" : text;
 }
 
 std::vector<runtime::KernelSpec> fp4_tiles_kernel_specs() {

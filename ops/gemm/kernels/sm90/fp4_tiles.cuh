@@ -513,12 +513,15 @@ class Storer {
     }
   }
 
-  /// What NVFP4's factors have left, and its tensor scale.
+  /// What NVFP4's factors have left, and its tensor scales.
   BLOCKSCALE_DEVICE void scale(float (&own)[kOwn], uint32_t batch) const {
     if constexpr (!Shared<kConfig>::kIsNvfp4) return;
     const TensorFactor tensor_scale(work_.p.tensor_scale, batch);
     BLOCKSCALE_UNROLL
     for (float& sum : own) sum = ptx::mul_rn(sum, decoding::kUe4m3Left);
+    if (const TensorScale& of_a = work_.p.a_tensor_scale; of_a.data != nullptr) {
+      TensorFactor(of_a, batch).apply(own);
+    }
     tensor_scale.apply(own);
   }
 

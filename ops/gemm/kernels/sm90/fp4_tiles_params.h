@@ -26,6 +26,7 @@ struct alignas(64) Fp4TilesParams {
   /// Of B, as few rows take them (fp4_params.h).
   GemmScales scales;
   TensorScale tensor_scale;  // of B
+  TensorScale a_tensor_scale;
   bool a_batched = false, b_batched = false;
   LinearEpilogue epilogue;
   DenseOrder order;           // tile rows are a tile's of A
