@@ -16,7 +16,7 @@ std::int64_t row_elements(const ScaledTensorView& a) {
 bool has_bf16_rows(const ScaledTensorView& a) {
   constexpr std::int64_t kMostBytes = std::int64_t{1} << 40;
   const RecipeTraits& t = recipe_traits(a.recipe);
-  const bool holds = t.family == Family::fp8 ? t.block_k == 0 : t.element == Format::e2m1;
+  const bool holds = t.family == Family::fp8 || t.element == Format::e2m1;
   return holds && a.rows * a.batch < kMostElements / 2 && a.k < kMostElements / 2 &&
          bf16_rows_bytes(a) < kMostBytes;
 }

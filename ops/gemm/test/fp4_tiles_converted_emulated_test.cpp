@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -41,7 +42,8 @@ TEST(EmulatedFp4TilesConverted, EveryPairLayoutAndTile) {
     for (const ScaleLayout layout : test::layouts_of(a)) {
       PlainProblem p = problem_of(a, b, 70, 40, 160);
       p.a_layout = layout;
-      const int tokens = layout == ScaleLayout::row_major ? 256 : 64;
+      const int most = test::has_scales_of_k(a) ? 128 : 256;
+      const int tokens = layout == ScaleLayout::row_major ? most : 64;
       check(p, emulator::random_order(seed++), Fp4TilesDivision{tokens, 1});
     }
   });
@@ -70,11 +72,41 @@ TEST(EmulatedFp4TilesConverted, RowsAnywhere) {
   });
 }
 
+/// Of A's blocks of K: stages that have no other, or none of the next.
+TEST(EmulatedFp4TilesConverted, EdgesOfK) {
+  for (const std::int64_t k : {32, 64, 128, 192, 256, 352}) {
+    check(problem_of(Recipe::fp8_1x128, Recipe::nvfp4, 17, 24, k));
+    check(problem_of(Recipe::fp8_1x128_ue8m0, Recipe::mxfp4, 17, 24, k));
+  }
+}
+
 TEST(EmulatedFp4TilesConverted, Divisions) {
   const Fp4TilesDivision division = {64, 4};
+  for (const std::uint32_t blocks : {2u, 4u}) {  // of five stages: one begins within A's block
+    check(problem_of(Recipe::fp8_1x128, Recipe::nvfp4, 33, 40, 320), emulator::random_order(blocks),
+          Fp4TilesDivision{64, blocks});
+  }
   check(problem_of(Recipe::fp8_row, Recipe::mxfp4, 33, 40, 352), emulator::random_order(1),
         division);
   check(problem_of(Recipe::nvfp4, Recipe::nvfp4, 33, 40, 352), emulator::random_order(2), division);
+}
+
+/// Scales of B that have no factors, in some stages or in all, where sums take A's of blocks.
+TEST(EmulatedFp4TilesConverted, ScalesFarApart) {
+  for (const std::uint32_t other : {129u, 150u}) {
+    for (const std::int64_t every : {1, 3, 5, 9}) {
+      PlainProblem p = problem_of(Recipe::fp8_1x128, Recipe::mxfp4, 20, 36, 544);
+      p.family = InputFamily::normal;
+      PlainOperands operands(p);
+      for (std::int64_t block = 0; block < p.k / 32; block += every) {
+        operands.b().set_scale(block % p.n, block, other);
+      }
+      SCOPED_TRACE(std::to_string(other) + " in every " + std::to_string(every));
+      ASSERT_TRUE(run_fp4_tiles(operands, emulator::random_order(4),
+                                Fp4TilesDivision{every == 5 ? 128 : 64, 1}));
+      EXPECT_LE(test::compare(operands.arguments(), test::limit_of(p, kPath)).largest_share, 1);
+    }
+  }
 }
 
 TEST(EmulatedFp4TilesConverted, Epilogues) {
@@ -133,12 +165,12 @@ TEST(EmulatedFp4TilesConverted, EveryScaleOfMxfp4) {
 
 /// A row's bits do not depend on the others, nor on the tile that it is in.
 TEST(EmulatedFp4TilesConverted, RowsDoNotDependOnTheOthers) {
-  for (const Recipe a : {Recipe::fp8_row, Recipe::nvfp4}) {
+  for (const Recipe a : {Recipe::fp8_row, Recipe::fp8_1x128, Recipe::nvfp4}) {
     PlainProblem p = problem_of(a, Recipe::nvfp4, 70, 30, 160);
     p.family = InputFamily::normal;
     p.batch_invariant = true;
     PlainOperands all(p);
-    ASSERT_TRUE(run_fp4_tiles(all, emulator::in_order(), Fp4TilesDivision{256, 1}));
+    ASSERT_TRUE(run_fp4_tiles(all, emulator::in_order(), Fp4TilesDivision{128, 1}));
     PlainOperands some(p);
     some.set_rows(1);
     ASSERT_TRUE(run_fp4_tiles(some, emulator::random_order(9)));
@@ -170,6 +202,14 @@ TEST(EmulatedFp4TilesConverted, MutantsAreRejected) {
     reject({"blocks have the scales of others",
             [](Fp4TilesPlan& plan) { plan.conversion->params.block_k = Divisor(64); }},
            b, b);
+    reject({"blocks have the scale of the first one",
+            [](Fp4TilesPlan& plan) {
+              plan.params.a_scales.k_stride = plan.params.a_scales.k_stride_4 = 0;
+            }},
+           Recipe::fp8_1x128, b);
+    reject({"rows have the scales of the first one",
+            [](Fp4TilesPlan& plan) { plan.params.a_scales.row_stride = 0; }},
+           Recipe::fp8_1x128, b);
   }
   reject({"A's tensor scale is inverted",
           [](Fp4TilesPlan& plan) {

@@ -150,7 +150,10 @@ TEST_F(CudaGpuFp4Tiles, ConvertedRows) {
       p.a_odd_bytes = 3;
       p.batch = 3;
       check(p);
-      for (const int tokens : {64, 128, 256}) check(p, Fp4TilesDivision{tokens, 1});
+      for (const int tokens : {64, 128, 256}) {
+        if (tokens == 256 && test::has_scales_of_k(a)) continue;
+        check(p, Fp4TilesDivision{tokens, 1});
+      }
       check(p, Fp4TilesDivision{64, 2});
     }
     PlainProblem p = problem_of(a, b, 500, 1000, 1504);

@@ -112,8 +112,8 @@ TEST(Fp4TilesPlan, SaysWhatIsLaunched) {
   EXPECT_THAT(text(64, 4096, 7168), HasSubstr("divided among 2 blocks of a cluster; 64 x 384"));
 }
 
-/// Where it is in FP8 with scales for all of K, in NVFP4 or in MXFP4: rows that begin anywhere, of
-/// any number but those that kernels of few rows take.
+/// Where it is in FP8, NVFP4 or MXFP4: rows that begin anywhere, of any number but those that
+/// kernels of few rows take.
 TEST(Fp4TilesPlan, HasAConverted) {
   test::for_each_converted_pair([](Recipe a, Recipe b) {
     SCOPED_TRACE(std::string(recipe_traits(a).name) + " x " + recipe_traits(b).name);
@@ -136,7 +136,8 @@ TEST(Fp4TilesPlan, HasAConverted) {
   });
 }
 
-/// Of NVFP4 and MXFP4 nothing is left but a tensor scale, and of FP8 all scales are.
+/// Of NVFP4 and MXFP4 nothing is left but a tensor scale, and of FP8 all scales are: at the end, or
+/// of each 128 of k.
 TEST(Fp4TilesPlan, LeavesScalesOfConvertedRowsToSums) {
   test::for_each_converted_pair([](Recipe a, Recipe b) {
     SCOPED_TRACE(std::string(recipe_traits(a).name) + " x " + recipe_traits(b).name);
@@ -147,9 +148,12 @@ TEST(Fp4TilesPlan, LeavesScalesOfConvertedRowsToSums) {
     ASSERT_TRUE(plan);
     const bool is_fp8 = recipe_traits(a).family == Family::fp8;
     const EpilogueScales& left = plan->params.epilogue.row_scales;
-    EXPECT_EQ(left.data, is_fp8 ? x.a.scales : nullptr);
+    const bool promotes = test::has_scales_of_k(a);
+    EXPECT_EQ(left.data, is_fp8 && !promotes ? x.a.scales : nullptr);
     EXPECT_EQ(left.stride, a == Recipe::fp8_row ? 1 : 0);
-    EXPECT_EQ(plan->params.epilogue.keeps_sums, !is_fp8);
+    EXPECT_EQ(plan->params.epilogue.keeps_sums, !is_fp8 || promotes);
+    EXPECT_EQ(plan->params.a_scales.data, promotes ? x.a.scales : nullptr);
+    EXPECT_EQ(kFp4TilesKernels[plan->kernel].promotes, promotes);
     EXPECT_EQ(plan->params.a_tensor_scale.data, x.a.tensor_scale);
     EXPECT_EQ(plan->conversion->params.scales == nullptr, is_fp8);
     EXPECT_EQ(plan->conversion->params.tensor_scale_use, TensorScaleUse::none);
@@ -162,7 +166,6 @@ TEST(Fp4TilesPlan, ConvertsNothingThatBf16DoesNotHoldNorATerabyte) {
   };
   constexpr std::int64_t kRows = std::int64_t{1} << 20;
   EXPECT_EQ(path(40, 256, Recipe::mxfp8_e4m3), gemm_detail::GemmPath::plain);
-  EXPECT_EQ(path(40, 256, Recipe::fp8_128x128), gemm_detail::GemmPath::plain);
   EXPECT_EQ(path(kRows, (1 << 19) - 64, Recipe::mxfp4), gemm_detail::GemmPath::sm90_fp4_tiles);
   EXPECT_EQ(path(kRows, 1 << 19, Recipe::mxfp4), gemm_detail::GemmPath::plain);
 }
@@ -175,6 +178,21 @@ TEST(Fp4TilesPlan, SaysWhatIsConverted) {
             "gemm_tiles_nvfp4_bf16_256x128: 128 tiles of 256 x 128, 64 stages of 64 of K; 128 x "
             "384 threads, 4 stages, 207872 bytes shared, stored as boxes\n"
             "workspace 8388608 bytes\n");
+  EXPECT_THAT(
+      cuda::describe_gemm(imagined_product(1024, 4096, 4096, Recipe::fp8_1x128, Recipe::nvfp4), {}),
+      HasSubstr("gemm_tiles_nvfp4_bf16_128x128_promoted: 256 tiles of 128 x 128"));
+}
+
+/// Two sets of sums leave no room for tiles of 256 rows.
+TEST(Fp4TilesPlan, PromotesTilesOf128RowsAtMost) {
+  for (const std::int64_t m : {1, 64, 65, 300, 4096}) {
+    const GemmArguments x = imagined_product(m, 4096, 4096, Recipe::fp8_1x128, Recipe::mxfp4);
+    const auto plan = plan_fp4_tiles(x, {});
+    ASSERT_TRUE(plan) << m;
+    EXPECT_LE(kFp4TilesKernels[plan->kernel].tokens, 128);
+    expect_launchable(*plan, x, {});
+    EXPECT_FALSE(plan_fp4_tiles(x, {}, nullptr, gemm_detail::Fp4TilesDivision{256, 1}));
+  }
 }
 
 }  // namespace

@@ -195,7 +195,7 @@ TEST_F(CudaGpuPlainGemm, TransformsOfPlainResults) {
 
 TEST_F(CudaGpuPlainGemm, TheDoorTakesEveryPair) {
   PlainProblem p;
-  p.a = Recipe::fp8_1x128;
+  p.a = Recipe::mxfp8_e4m3;
   p.b = Recipe::mxfp4;
   p.m = 20;
   OnDevice problem(p);

@@ -60,7 +60,7 @@ TEST(PlainGemmPlan, ServesWhereNoFp8KernelDoes) {
   const GemmArguments fp8 = imagined_product(64, 64, 128, Recipe::fp8_1x128, Recipe::fp8_128x128);
   EXPECT_THAT(cuda::describe_gemm(fp8, cuda::chip_named("H200")), Not(HasSubstr("plain")));
   EXPECT_THAT(cuda::describe_gemm(fp8, cuda::chip_named("B200")), HasSubstr("plain: gemm_plain_"));
-  EXPECT_THAT(cuda::describe_gemm(imagined_product(64, 64, 128, Recipe::fp8_1x128, Recipe::mxfp4),
+  EXPECT_THAT(cuda::describe_gemm(imagined_product(64, 64, 128, Recipe::mxfp8_e4m3, Recipe::mxfp4),
                                   cuda::chip_named("H200")),
               HasSubstr("plain: gemm_plain_"));
 }

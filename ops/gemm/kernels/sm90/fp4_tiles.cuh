@@ -8,7 +8,8 @@
 // alone.
 //   1. Codes become bf16 or f16, times the scale of their block, exactly, while the stage before is
 //      multiplied.
-//   2. The tensor cores sum all of K.
+//   2. The tensor cores sum all of K, or where A has scales for blocks of it each of these, which
+//      is then added up in f32, times its scale.
 //   3. Sums go through shared memory, from which each warp takes 16 rows of A and 64 columns of D
 //      as a TileStore wants them. There blocks of a cluster, which divide K, add theirs in the
 //      order of k.
@@ -88,6 +89,10 @@ struct Shared {
   BLOCKSCALE_DEVICE ptx::SharedAddress scales(uint32_t stage, uint32_t row) const {
     return base + (Fp4TilesMemory::kScales + (stage * kTileRows + row) * kRowWords * 4);
   }
+  /// Of A, whose rows are the tile's tokens.
+  BLOCKSCALE_DEVICE ptx::SharedAddress a_scales(uint32_t stage, uint32_t token) const {
+    return base + (memory.a_scales + (stage * static_cast<uint32_t>(kConfig.tokens) + token) * 4);
+  }
   /// Of MX: a word for each 32 rows, which is 0 where one of their scales has no factor.
   BLOCKSCALE_DEVICE ptx::SharedAddress has_factors(uint32_t stage, uint32_t of_rows) const {
     return base + (Fp4TilesMemory::kHaveFactors + (stage * (kTileRows / 32) + of_rows) * 4);
@@ -141,6 +146,7 @@ class Loader {
   };
   struct Scales {
     uint32_t at[kPieces];
+    uint32_t of_a;
   };
 
   /// True if that is another tile, or behind the last one.
@@ -159,6 +165,12 @@ class Loader {
     const uint32_t last = p.epilogue.columns - 1;
     scales_ = p.scales.data + tile.group * p.scales.batch_stride +
               p.scales.row_offset(row < last ? row : last);
+    if constexpr (kConfig.promotes) {
+      const uint32_t token = tile.first_row + 32 * warp_ + ptx::laneid();
+      const uint32_t last_token = p.epilogue.rows - 1;
+      a_scale_ = tile.group * p.a_scales.batch_stride +
+                 p.a_scales.row_offset(token < last_token ? token : last_token);
+    }
   }
 
   /// Begins to load the next stage's scales.
@@ -171,6 +183,13 @@ class Loader {
       to.at[i] = ptx::ld_global_nc_narrow_if<kPieceBytes>(
           has && piece < p.pieces,
           scales_ + p.scales.k_offset(piece * static_cast<uint32_t>(kPieceBytes)), kOne);
+    }
+    if constexpr (kConfig.promotes) {
+      const int64_t at = a_scale_ + p.a_scales.k_offset(loaded_.k / (kPromotedK / kStageK));
+      to.of_a =
+          p.a_scales.bytes
+              ? ptx::ld_global_nc_u8_if(has, p.a_scales.data + at)
+              : ptx::ld_global_nc_if(has, reinterpret_cast<const uint32_t*>(p.a_scales.data) + at);
     }
     if (advance(loaded_)) find_scales();
   }
@@ -199,6 +218,11 @@ class Loader {
     shared_.ring.wait_empty(place_);
     if (warp_ == 0 && ptx::elect_sync()) copy(tile, k);
     ptx::st_shared(shared_.scales(place_.stage, 32 * warp_ + ptx::laneid()), words);
+    if (kConfig.promotes && 32 * warp_ < kTokens) {
+      ptx::st_shared(shared_.a_scales(place_.stage, 32 * warp_ + ptx::laneid()),
+                     work_.p.a_scales.bytes ? scale_value(static_cast<uint8_t>(scales.of_a))
+                                            : scale_value(scales.of_a));
+    }
     if (!kIsNvfp4 && ptx::laneid() == 0) {
       ptx::st_shared(shared_.has_factors(place_.stage, warp_), static_cast<uint32_t>(fit));
     }
@@ -228,6 +252,7 @@ class Loader {
   uint32_t warp_;
   Place loaded_;  // that is loaded next
   const uint8_t* scales_ = nullptr;
+  int64_t a_scale_ = 0;  // where the token's are
   device::StagePlace place_;
 };
 
@@ -279,6 +304,48 @@ class Multiplier {
       }
       if (one_has_ended) leave();
       leave();
+    }
+  }
+
+  /// The same over stages from `k` to `k_end`, each kPromotedK of which are summed from 0. The next
+  /// ones' first stage becomes numbers while the last is multiplied.
+  BLOCKSCALE_DEVICE void multiply_promoted(uint32_t k, uint32_t k_end, uint32_t rows, Sums& sums) {
+    constexpr uint32_t kBlock = kPromotedK / kStageK;
+    static_assert(kBlock == 2);
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < Sums::kValues; ++i) sums.set(i, 0);
+    Stage x, y;
+    Sums products;
+    BLOCKSCALE_NO_UNROLL
+    while (k != k_end) {
+      if (!next_has_factors()) {
+        take(x, false, false);
+        add_blocks(sums, x, rows);
+        leave();
+        ++k;
+        continue;
+      }
+      take(x, true, false);
+      BLOCKSCALE_NO_UNROLL
+      for (;;) {
+        begin(products, x, false);
+        if (++k == k_end || k % kBlock == 0 || !next_has_factors()) {
+          end<0>(products, x);
+          promote(sums, products, x.place);
+          leave();
+          break;
+        }
+        take(y, true, false);
+        begin(products, y);
+        end<1>(products, x);
+        const bool goes_on = ++k != k_end && next_has_factors();
+        if (goes_on) take(x, true, true);
+        end<0>(products, y);
+        promote(sums, products, y.place);
+        if (!goes_on) leave();
+        leave();
+        if (!goes_on) break;
+      }
     }
   }
 
@@ -354,13 +421,14 @@ class Multiplier {
   }
 
   /// Begins the products of a stage, behind those of the one before.
-  BLOCKSCALE_DEVICE void begin(Sums& sums, Stage& x) {
+  /// `goes_on`: adds them to the sums.
+  BLOCKSCALE_DEVICE void begin(Sums& sums, Stage& x, bool goes_on = true) {
     const ptx::WgmmaDescriptor a =
         ptx::wgmma_descriptor(shared_.a(x.place), TensorMapSwizzle::bytes_128);
     ptx::wgmma_fence(sums, x.b[0], x.b[1], x.b[2], x.b[3]);
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < kSteps; ++i) {
-      ptx::wgmma_mma_async<kElement, kElement>(sums, x.b[i], a + i * 32, true);
+      ptx::wgmma_mma_async<kElement, kElement>(sums, x.b[i], a + i * 32, goes_on || i > 0);
     }
     ptx::wgmma_commit_group();
   }
@@ -402,11 +470,36 @@ class Multiplier {
           ptx::mma_sync_m16n8<kMma>(products, {{b[0], b[1], b[2], b[3]}},
                                     {{pair(2 * step), pair(2 * step + 1)}});
         }
+        if constexpr (kConfig.promotes) {
+          const auto of_a = a_scales(x.place, first);
+          BLOCKSCALE_UNROLL
+          for (int i = 0; i < 4; ++i) {
+            products.value[i] = ptx::mul_rn(products.value[i], of_a.at[i % 2]);
+          }
+        }
         BLOCKSCALE_UNROLL
         for (int i = 0; i < 4; ++i) {
           const int of_sums = first / 2 + i;
           sums.set(of_sums, ptx::fma_rn(products.value[i], scales[i / 2], sums.get(of_sums)));
         }
+      }
+    }
+  }
+
+  /// A's scales, of a stage, of the thread's two columns of eight tokens from `first` on.
+  BLOCKSCALE_DEVICE device::Vector<float, 2> a_scales(uint32_t stage, int first) const {
+    return ptx::ld_shared<device::Vector<float, 2>>(
+        shared_.a_scales(stage, static_cast<uint32_t>(first) + ptx::laneid() % 4 * 2));
+  }
+
+  /// Adds products, which have ended, times A's scales.
+  BLOCKSCALE_DEVICE void promote(Sums& sums, const Sums& products, uint32_t stage) const {
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < Sums::kValues; i += 4) {
+      const auto scales = a_scales(stage, 2 * i);
+      BLOCKSCALE_UNROLL
+      for (int j = i; j < i + 4; ++j) {
+        sums.set(j, ptx::fma_rn(products.get(j), scales.at[j % 2], sums.get(j)));
       }
     }
   }
@@ -552,7 +645,12 @@ BLOCKSCALE_DEVICE void multiply(const Work& work, const Shared<kConfig>& shared,
   for (uint32_t index = work.first; index < p.order.tiles; index += work.step) {
     typename Multiplier<kConfig>::Sums sums;
     const Tile tile = p.order.tile<static_cast<uint32_t>(kConfig.tokens)>(index);
-    multiplier.multiply(work.k_end - work.k_begin, tile.end_row - tile.first_row, sums);
+    const uint32_t rows = tile.end_row - tile.first_row;
+    if constexpr (kConfig.promotes) {
+      multiplier.multiply_promoted(work.k_begin, work.k_end, rows, sums);
+    } else {
+      multiplier.multiply(work.k_end - work.k_begin, rows, sums);
+    }
     store(sums, tile);
   }
   store.finish();

@@ -27,6 +27,7 @@ struct alignas(64) Fp4TilesParams {
   GemmScales scales;
   TensorScale tensor_scale;  // of B
   TensorScale a_tensor_scale;
+  GemmScales a_scales;  // of kernels that promote: of each kPromotedK
   bool a_batched = false, b_batched = false;
   LinearEpilogue epilogue;
   DenseOrder order;           // tile rows are a tile's of A
