@@ -15,9 +15,7 @@ std::int64_t row_elements(const ScaledTensorView& a) {
 
 bool has_bf16_rows(const ScaledTensorView& a) {
   constexpr std::int64_t kMostBytes = std::int64_t{1} << 40;
-  const RecipeTraits& t = recipe_traits(a.recipe);
-  const bool holds = t.family == Family::fp8 || t.element == Format::e2m1;
-  return holds && a.rows * a.batch < kMostElements / 2 && a.k < kMostElements / 2 &&
+  return !is_plain(a.recipe) && a.rows * a.batch < kMostElements / 2 && a.k < kMostElements / 2 &&
          bf16_rows_bytes(a) < kMostBytes;
 }
 
@@ -51,7 +49,7 @@ quantize_detail::DequantizePlan plan_bf16_rows(const ScaledTensorView& a,
   x.out.batch = rows.batch;
   x.out.batch_stride = rows.value_batch_stride / 2;
   quantize_detail::DequantizePlan plan = plan_dequantize(x, chip);
-  if (recipe_traits(a.recipe).family == Family::fp8) plan.params.scales = nullptr;
+  if (format_traits(recipe_traits(a.recipe).element).bits == 8) plan.params.scales = nullptr;
   return plan;
 }
 

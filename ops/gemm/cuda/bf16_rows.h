@@ -10,9 +10,9 @@
 
 namespace blockscale::gemm_detail {
 
-/// Whether A has such rows: elements of FP8 without their scales; those of NVFP4 and MXFP4 times
-/// the scales of their blocks, but for a tensor scale. (MXFP8's smallest numbers are none of bf16.)
-/// Not those of A in bf16, which are its own, nor where they would take a terabyte.
+/// Whether A has such rows: elements of eight bits without their scales (MXFP8's smallest numbers
+/// with them are none of bf16), those of fewer times the scales of their blocks, but for a tensor
+/// scale. Not those of A in bf16, which are its own, nor where they would take a terabyte.
 bool has_bf16_rows(const ScaledTensorView& a);
 
 /// These rows, at multiples of 128 bytes. `workspace` is not looked at.

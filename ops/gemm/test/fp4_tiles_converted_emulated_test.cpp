@@ -1,5 +1,5 @@
-// Products of A in FP8, NVFP4 and MXFP4 by the kernels of many rows with weights in FP4, in the
-// emulator: rows become bf16 in the workspace, and what is left of A's scales is the sums'.
+// Products of A in FP8, MXFP8, NVFP4 and MXFP4 by the kernels of many rows with weights in FP4, in
+// the emulator: rows become bf16 in the workspace, and what is left of A's scales is the sums'.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -77,6 +77,7 @@ TEST(EmulatedFp4TilesConverted, EdgesOfK) {
   for (const std::int64_t k : {32, 64, 128, 192, 256, 352}) {
     check(problem_of(Recipe::fp8_1x128, Recipe::nvfp4, 17, 24, k));
     check(problem_of(Recipe::fp8_1x128_ue8m0, Recipe::mxfp4, 17, 24, k));
+    check(problem_of(Recipe::mxfp8_e4m3, Recipe::nvfp4, 17, 24, k));
   }
 }
 
@@ -93,15 +94,16 @@ TEST(EmulatedFp4TilesConverted, Divisions) {
 
 /// Scales of B that have no factors, in some stages or in all, where sums take A's of blocks.
 TEST(EmulatedFp4TilesConverted, ScalesFarApart) {
-  for (const std::uint32_t other : {129u, 150u}) {
+  for (const Recipe a : {Recipe::fp8_1x128, Recipe::mxfp8_e5m2}) {
     for (const std::int64_t every : {1, 3, 5, 9}) {
-      PlainProblem p = problem_of(Recipe::fp8_1x128, Recipe::mxfp4, 20, 36, 544);
+      const std::uint32_t other = every == 3 ? 150 : 129;
+      PlainProblem p = problem_of(a, Recipe::mxfp4, 20, 36, 544);
       p.family = InputFamily::normal;
       PlainOperands operands(p);
       for (std::int64_t block = 0; block < p.k / 32; block += every) {
         operands.b().set_scale(block % p.n, block, other);
       }
-      SCOPED_TRACE(std::to_string(other) + " in every " + std::to_string(every));
+      SCOPED_TRACE(p.str() + " " + std::to_string(other) + " in every " + std::to_string(every));
       ASSERT_TRUE(run_fp4_tiles(operands, emulator::random_order(4),
                                 Fp4TilesDivision{every == 5 ? 128 : 64, 1}));
       EXPECT_LE(test::compare(operands.arguments(), test::limit_of(p, kPath)).largest_share, 1);
@@ -136,9 +138,10 @@ TEST(EmulatedFp4TilesConverted, LargeAndSmallTensorScales) {
   }
 }
 
-/// Each scale of MXFP4 in a row of A of its own: bf16 has its elements, and their sums are exact.
-TEST(EmulatedFp4TilesConverted, EveryScaleOfMxfp4) {
-  PlainProblem p = problem_of(Recipe::mxfp4, Recipe::mxfp4, 256, 3, 64);
+/// Each scale of MX in a row of A of its own, of sums that are exact.
+void check_every_scale_of(Recipe a) {
+  PlainProblem p = problem_of(a, Recipe::mxfp4, 256, 3, 64);
+  SCOPED_TRACE(p.str());
   p.exact = true;
   PlainOperands operands(p);
   std::uint8_t* const codes = operands.a_values().at();
@@ -160,6 +163,12 @@ TEST(EmulatedFp4TilesConverted, EveryScaleOfMxfp4) {
   EXPECT_EQ(test::compare(x, {}).violations, 0);
   for (std::int64_t i = 0; i < p.m * p.n; ++i) {
     EXPECT_EQ(std::isnan(static_cast<const float*>(x.d.data)[i]), i / p.n == 255) << i;
+  }
+}
+
+TEST(EmulatedFp4TilesConverted, EveryScaleOfMx) {
+  for (const Recipe a : {Recipe::mxfp4, Recipe::mxfp8_e4m3, Recipe::mxfp8_e5m2}) {
+    check_every_scale_of(a);
   }
 }
 
@@ -210,6 +219,9 @@ TEST(EmulatedFp4TilesConverted, MutantsAreRejected) {
     reject({"rows have the scales of the first one",
             [](Fp4TilesPlan& plan) { plan.params.a_scales.row_stride = 0; }},
            Recipe::fp8_1x128, b);
+    reject({"blocks have scales as if they were longer",
+            [](Fp4TilesPlan& plan) { plan.params.a_scales_of_32 = false; }},
+           Recipe::mxfp8_e4m3, b);
   }
   reject({"A's tensor scale is inverted",
           [](Fp4TilesPlan& plan) {

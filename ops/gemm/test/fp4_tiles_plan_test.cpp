@@ -112,8 +112,8 @@ TEST(Fp4TilesPlan, SaysWhatIsLaunched) {
   EXPECT_THAT(text(64, 4096, 7168), HasSubstr("divided among 2 blocks of a cluster; 64 x 384"));
 }
 
-/// Where it is in FP8, NVFP4 or MXFP4: rows that begin anywhere, of any number but those that
-/// kernels of few rows take.
+/// Where it is in FP8, MXFP8, NVFP4 or MXFP4: rows that begin anywhere, of any number but those
+/// that kernels of few rows take.
 TEST(Fp4TilesPlan, HasAConverted) {
   test::for_each_converted_pair([](Recipe a, Recipe b) {
     SCOPED_TRACE(std::string(recipe_traits(a).name) + " x " + recipe_traits(b).name);
@@ -136,8 +136,8 @@ TEST(Fp4TilesPlan, HasAConverted) {
   });
 }
 
-/// Of NVFP4 and MXFP4 nothing is left but a tensor scale, and of FP8 all scales are: at the end, or
-/// of each 128 of k.
+/// Of NVFP4 and MXFP4 nothing is left but a tensor scale, and of eight bits all scales are: at the
+/// end, or of each 128 or 32 of k.
 TEST(Fp4TilesPlan, LeavesScalesOfConvertedRowsToSums) {
   test::for_each_converted_pair([](Recipe a, Recipe b) {
     SCOPED_TRACE(std::string(recipe_traits(a).name) + " x " + recipe_traits(b).name);
@@ -146,26 +146,26 @@ TEST(Fp4TilesPlan, LeavesScalesOfConvertedRowsToSums) {
     if (a == Recipe::nvfp4) x.a.tensor_scale = &tensor_scale;
     const auto plan = plan_fp4_tiles(x, {});
     ASSERT_TRUE(plan);
-    const bool is_fp8 = recipe_traits(a).family == Family::fp8;
+    const bool has_left = format_traits(recipe_traits(a).element).bits == 8;
     const EpilogueScales& left = plan->params.epilogue.row_scales;
     const bool promotes = test::has_scales_of_k(a);
-    EXPECT_EQ(left.data, is_fp8 && !promotes ? x.a.scales : nullptr);
+    EXPECT_EQ(left.data, has_left && !promotes ? x.a.scales : nullptr);
     EXPECT_EQ(left.stride, a == Recipe::fp8_row ? 1 : 0);
-    EXPECT_EQ(plan->params.epilogue.keeps_sums, !is_fp8 || promotes);
+    EXPECT_EQ(plan->params.epilogue.keeps_sums, !has_left || promotes);
     EXPECT_EQ(plan->params.a_scales.data, promotes ? x.a.scales : nullptr);
     EXPECT_EQ(kFp4TilesKernels[plan->kernel].promotes, promotes);
     EXPECT_EQ(plan->params.a_tensor_scale.data, x.a.tensor_scale);
-    EXPECT_EQ(plan->conversion->params.scales == nullptr, is_fp8);
+    EXPECT_EQ(plan->params.a_scales_of_32, recipe_traits(a).block_k == 32 && has_left);
+    EXPECT_EQ(plan->conversion->params.scales == nullptr, has_left);
     EXPECT_EQ(plan->conversion->params.tensor_scale_use, TensorScaleUse::none);
   });
 }
 
-TEST(Fp4TilesPlan, ConvertsNothingThatBf16DoesNotHoldNorATerabyte) {
+TEST(Fp4TilesPlan, ConvertsNoTerabyte) {
   const auto path = [](std::int64_t m, std::int64_t k, Recipe a) {
     return gemm_detail::plan_product(imagined_product(m, 128, k, a, Recipe::mxfp4), {}).path();
   };
   constexpr std::int64_t kRows = std::int64_t{1} << 20;
-  EXPECT_EQ(path(40, 256, Recipe::mxfp8_e4m3), gemm_detail::GemmPath::plain);
   EXPECT_EQ(path(kRows, (1 << 19) - 64, Recipe::mxfp4), gemm_detail::GemmPath::sm90_fp4_tiles);
   EXPECT_EQ(path(kRows, 1 << 19, Recipe::mxfp4), gemm_detail::GemmPath::plain);
 }

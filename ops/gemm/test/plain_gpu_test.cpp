@@ -195,8 +195,8 @@ TEST_F(CudaGpuPlainGemm, TransformsOfPlainResults) {
 
 TEST_F(CudaGpuPlainGemm, TheDoorTakesEveryPair) {
   PlainProblem p;
-  p.a = Recipe::mxfp8_e4m3;
-  p.b = Recipe::mxfp4;
+  p.a = Recipe::fp8_1x128;
+  p.b = Recipe::mxfp6_e2m3;
   p.m = 20;
   OnDevice problem(p);
   const runtime::DeviceStream stream;

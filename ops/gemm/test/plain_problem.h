@@ -90,18 +90,19 @@ void for_each_fp4_pair(const Body& body) {
   }
 }
 
-/// Whether a recipe of FP8 has scales for each 128 of k.
+/// Whether a recipe has elements of eight bits, and scales for each 128 or 32 of k.
 inline bool has_scales_of_k(Recipe recipe) {
   const RecipeTraits& t = recipe_traits(recipe);
-  return t.family == Family::fp8 && t.block_k != 0;
+  return format_traits(t.element).bits == 8 && t.block_k != 0;
 }
 
 /// Pairs of which kernels of many rows with weights in FP4 take A in bf16, where it is converted,
 /// but for A's other blocks of FP8.
 template <class Body>
 void for_each_converted_pair(const Body& body) {
-  for (const Recipe a : {Recipe::fp8_row, Recipe::fp8_tensor, Recipe::fp8_tensor_e5m2,
-                         Recipe::fp8_1x128, Recipe::fp8_128x128, Recipe::fp8_1x128_ue8m0}) {
+  for (const Recipe a :
+       {Recipe::fp8_row, Recipe::fp8_tensor, Recipe::fp8_tensor_e5m2, Recipe::fp8_1x128,
+        Recipe::fp8_128x128, Recipe::fp8_1x128_ue8m0, Recipe::mxfp8_e4m3, Recipe::mxfp8_e5m2}) {
     for (const Recipe b : {Recipe::nvfp4, Recipe::mxfp4}) body(a, b);
   }
   for (const Recipe both : {Recipe::nvfp4, Recipe::mxfp4}) body(both, both);

@@ -126,16 +126,17 @@ Fp4TilesParams params_of(const GemmArguments& x, const Sizes& size, const Fp4Til
   return p;
 }
 
-/// Whether sums take the scales of `a` for each kPromotedK of k.
+/// Whether sums take the scales of `a` for each kPromotedK of k, or each 32.
 bool has_scales_of_k(const ScaledTensorView& a) {
   const RecipeTraits& t = recipe_traits(a.recipe);
-  return t.family == Family::fp8 && t.block_k == fp4_tiles::kPromotedK;
+  return format_traits(t.element).bits == 8 && t.block_k != 0;
 }
 
 /// Gives sums what the converted rows of `a` have left.
 void take_scales_of_a(const ScaledTensorView& a, Fp4TilesParams& p) {
   if (has_scales_of_k(a)) {
     p.a_scales = scales_of_operand(a);
+    p.a_scales_of_32 = recipe_traits(a.recipe).block_k == 32;
   } else if (recipe_traits(a.recipe).family == Family::fp8) {
     leave_row_scales(a, p.epilogue);
   }

@@ -89,9 +89,11 @@ struct Shared {
   BLOCKSCALE_DEVICE ptx::SharedAddress scales(uint32_t stage, uint32_t row) const {
     return base + (Fp4TilesMemory::kScales + (stage * kTileRows + row) * kRowWords * 4);
   }
-  /// Of A, whose rows are the tile's tokens.
-  BLOCKSCALE_DEVICE ptx::SharedAddress a_scales(uint32_t stage, uint32_t token) const {
-    return base + (memory.a_scales + (stage * static_cast<uint32_t>(kConfig.tokens) + token) * 4);
+  /// Of A, whose rows are the tile's tokens, and of a block of 32 of the stage's k.
+  BLOCKSCALE_DEVICE ptx::SharedAddress a_scales(uint32_t stage, uint32_t block,
+                                                uint32_t token) const {
+    const uint32_t row = stage * (kStageK / 32) + block;
+    return base + (memory.a_scales + (row * static_cast<uint32_t>(kConfig.tokens) + token) * 4);
   }
   /// Of MX: a word for each 32 rows, which is 0 where one of their scales has no factor.
   BLOCKSCALE_DEVICE ptx::SharedAddress has_factors(uint32_t stage, uint32_t of_rows) const {
@@ -137,6 +139,7 @@ class Loader {
   static constexpr int kAhead = 4;
   static constexpr uint32_t kTokens = static_cast<uint32_t>(kConfig.tokens);
   static constexpr uint32_t kPieces = kStageK / kPieceK;
+  static constexpr uint32_t kBlocks = kStageK / 32;  // of A, or parts of its one
   static constexpr bool kIsNvfp4 = Shared<kConfig>::kIsNvfp4;
   static constexpr int kPieceBytes = kIsNvfp4 ? 2 : 1;
   static constexpr uint32_t kOne = kIsNvfp4 ? 0x3838 : 127;  // of pieces that there are not
@@ -146,7 +149,7 @@ class Loader {
   };
   struct Scales {
     uint32_t at[kPieces];
-    uint32_t of_a;
+    uint32_t of_a[kBlocks];
   };
 
   /// True if that is another tile, or behind the last one.
@@ -184,14 +187,23 @@ class Loader {
           has && piece < p.pieces,
           scales_ + p.scales.k_offset(piece * static_cast<uint32_t>(kPieceBytes)), kOne);
     }
-    if constexpr (kConfig.promotes) {
-      const int64_t at = a_scale_ + p.a_scales.k_offset(loaded_.k / (kPromotedK / kStageK));
-      to.of_a =
-          p.a_scales.bytes
-              ? ptx::ld_global_nc_u8_if(has, p.a_scales.data + at)
-              : ptx::ld_global_nc_if(has, reinterpret_cast<const uint32_t*>(p.a_scales.data) + at);
-    }
+    if constexpr (kConfig.promotes) load_of_a(to, has);
     if (advance(loaded_)) find_scales();
+  }
+
+  /// A's, of the same stage: one, or one of each block of 32.
+  BLOCKSCALE_DEVICE void load_of_a(Scales& to, bool has) const {
+    const Fp4TilesParams& p = work_.p;
+    const auto* const words = reinterpret_cast<const uint32_t*>(p.a_scales.data);
+    BLOCKSCALE_UNROLL
+    for (uint32_t i = 0; i < kBlocks; ++i) {
+      const uint32_t piece = loaded_.k * kPieces + i;
+      const uint32_t block = p.a_scales_of_32 ? piece : loaded_.k / (kPromotedK / kStageK);
+      const bool exists = has && (p.a_scales_of_32 ? piece < p.pieces : i == 0);
+      const int64_t at = a_scale_ + p.a_scales.k_offset(block);
+      to.of_a[i] = p.a_scales.bytes ? ptx::ld_global_nc_u8_if(exists, p.a_scales.data + at)
+                                    : ptx::ld_global_nc_if(exists, words + at);
+    }
   }
 
   BLOCKSCALE_DEVICE void fill(const Tile& tile, uint32_t k, const Scales& scales) {
@@ -219,9 +231,13 @@ class Loader {
     if (warp_ == 0 && ptx::elect_sync()) copy(tile, k);
     ptx::st_shared(shared_.scales(place_.stage, 32 * warp_ + ptx::laneid()), words);
     if (kConfig.promotes && 32 * warp_ < kTokens) {
-      ptx::st_shared(shared_.a_scales(place_.stage, 32 * warp_ + ptx::laneid()),
-                     work_.p.a_scales.bytes ? scale_value(static_cast<uint8_t>(scales.of_a))
-                                            : scale_value(scales.of_a));
+      BLOCKSCALE_UNROLL
+      for (uint32_t i = 0; i < kBlocks; ++i) {
+        const uint32_t scale = work_.p.a_scales_of_32 ? scales.of_a[i] : scales.of_a[0];
+        ptx::st_shared(
+            shared_.a_scales(place_.stage, i, 32 * warp_ + ptx::laneid()),
+            work_.p.a_scales.bytes ? scale_value(static_cast<uint8_t>(scale)) : scale_value(scale));
+      }
     }
     if (!kIsNvfp4 && ptx::laneid() == 0) {
       ptx::st_shared(shared_.has_factors(place_.stage, warp_), static_cast<uint32_t>(fit));
@@ -331,7 +347,7 @@ class Multiplier {
         begin(products, x, false);
         if (++k == k_end || k % kBlock == 0 || !next_has_factors()) {
           end<0>(products, x);
-          promote(sums, products, x.place);
+          promote(sums, products, x.place, 0);
           leave();
           break;
         }
@@ -341,11 +357,33 @@ class Multiplier {
         const bool goes_on = ++k != k_end && next_has_factors();
         if (goes_on) take(x, true, true);
         end<0>(products, y);
-        promote(sums, products, y.place);
+        promote(sums, products, y.place, 0);
         if (!goes_on) leave();
         leave();
         if (!goes_on) break;
       }
+    }
+  }
+
+  /// The same over `count` stages, each block of 32 of which is summed from 0.
+  BLOCKSCALE_DEVICE void multiply_blocks(uint32_t count, uint32_t rows, Sums& sums) {
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < Sums::kValues; ++i) sums.set(i, 0);
+    Stage x;
+    Sums products;
+    BLOCKSCALE_NO_UNROLL
+    for (; count != 0; --count) {
+      const bool has_factors = next_has_factors();
+      take(x, has_factors, false);
+      if (!has_factors) add_blocks(sums, x, rows);
+      BLOCKSCALE_UNROLL
+      for (uint32_t block = 0; block < kStageK / 32; ++block) {
+        if (!has_factors) break;
+        begin(products, x, false, 2 * block, 2);
+        end<0>(products, x);
+        promote(sums, products, x.place, block);
+      }
+      leave();
     }
   }
 
@@ -420,15 +458,16 @@ class Multiplier {
     }
   }
 
-  /// Begins the products of a stage, behind those of the one before.
+  /// Begins the products of a stage, or of some of its steps, behind those of the one before.
   /// `goes_on`: adds them to the sums.
-  BLOCKSCALE_DEVICE void begin(Sums& sums, Stage& x, bool goes_on = true) {
+  BLOCKSCALE_DEVICE void begin(Sums& sums, Stage& x, bool goes_on = true, uint32_t first = 0,
+                               uint32_t count = kSteps) {
     const ptx::WgmmaDescriptor a =
         ptx::wgmma_descriptor(shared_.a(x.place), TensorMapSwizzle::bytes_128);
     ptx::wgmma_fence(sums, x.b[0], x.b[1], x.b[2], x.b[3]);
     BLOCKSCALE_UNROLL
-    for (uint32_t i = 0; i < kSteps; ++i) {
-      ptx::wgmma_mma_async<kElement, kElement>(sums, x.b[i], a + i * 32, goes_on || i > 0);
+    for (uint32_t i = first; i < first + count; ++i) {
+      ptx::wgmma_mma_async<kElement, kElement>(sums, x.b[i], a + i * 32, goes_on || i > first);
     }
     ptx::wgmma_commit_group();
   }
@@ -471,7 +510,7 @@ class Multiplier {
                                     {{pair(2 * step), pair(2 * step + 1)}});
         }
         if constexpr (kConfig.promotes) {
-          const auto of_a = a_scales(x.place, first);
+          const auto of_a = a_scales(x.place, block, first);
           BLOCKSCALE_UNROLL
           for (int i = 0; i < 4; ++i) {
             products.value[i] = ptx::mul_rn(products.value[i], of_a.at[i % 2]);
@@ -486,17 +525,19 @@ class Multiplier {
     }
   }
 
-  /// A's scales, of a stage, of the thread's two columns of eight tokens from `first` on.
-  BLOCKSCALE_DEVICE device::Vector<float, 2> a_scales(uint32_t stage, int first) const {
+  /// A's scales of a block of a stage, of the thread's two columns of eight tokens from `first` on.
+  BLOCKSCALE_DEVICE device::Vector<float, 2> a_scales(uint32_t stage, uint32_t block,
+                                                      int first) const {
     return ptx::ld_shared<device::Vector<float, 2>>(
-        shared_.a_scales(stage, static_cast<uint32_t>(first) + ptx::laneid() % 4 * 2));
+        shared_.a_scales(stage, block, static_cast<uint32_t>(first) + ptx::laneid() % 4 * 2));
   }
 
   /// Adds products, which have ended, times A's scales.
-  BLOCKSCALE_DEVICE void promote(Sums& sums, const Sums& products, uint32_t stage) const {
+  BLOCKSCALE_DEVICE void promote(Sums& sums, const Sums& products, uint32_t stage,
+                                 uint32_t block) const {
     BLOCKSCALE_UNROLL
     for (int i = 0; i < Sums::kValues; i += 4) {
-      const auto scales = a_scales(stage, 2 * i);
+      const auto scales = a_scales(stage, block, 2 * i);
       BLOCKSCALE_UNROLL
       for (int j = i; j < i + 4; ++j) {
         sums.set(j, ptx::fma_rn(products.get(j), scales.at[j % 2], sums.get(j)));
@@ -647,7 +688,11 @@ BLOCKSCALE_DEVICE void multiply(const Work& work, const Shared<kConfig>& shared,
     const Tile tile = p.order.tile<static_cast<uint32_t>(kConfig.tokens)>(index);
     const uint32_t rows = tile.end_row - tile.first_row;
     if constexpr (kConfig.promotes) {
-      multiplier.multiply_promoted(work.k_begin, work.k_end, rows, sums);
+      if (p.a_scales_of_32) {
+        multiplier.multiply_blocks(work.k_end - work.k_begin, rows, sums);
+      } else {
+        multiplier.multiply_promoted(work.k_begin, work.k_end, rows, sums);
+      }
     } else {
       multiplier.multiply(work.k_end - work.k_begin, rows, sums);
     }

@@ -12,7 +12,8 @@ struct Fp4TilesConfig {
   Recipe b = Recipe::nvfp4;    // or mxfp4
   Format form = Format::bf16;  // A's elements, and what B's become
   int tokens = 256;            // rows of A in a tile: wgmma's columns
-  /// Products of each kPromotedK of k take A's scale of the row and these before f32 adds them up.
+  /// Products of each kPromotedK of k, or of 32, take A's scale of the row and these before f32
+  /// adds them up.
   bool promotes = false;
 
   friend BLOCKSCALE_HD constexpr bool operator==(const Fp4TilesConfig&,
@@ -84,7 +85,8 @@ BLOCKSCALE_HD constexpr Fp4TilesMemory memory_of(const Fp4TilesConfig& c, uint32
   using namespace fp4_tiles;
   Fp4TilesMemory m{};
   m.a_scales = Fp4TilesMemory::kScales + stages * kTileRows * kRowWords * 4;
-  const uint32_t a_scale_bytes = c.promotes ? stages * static_cast<uint32_t>(c.tokens) * 4 : 0;
+  const uint32_t a_scale_bytes =
+      c.promotes ? stages * (kStageK / 32) * static_cast<uint32_t>(c.tokens) * 4 : 0;
   m.operands = (m.a_scales + a_scale_bytes + 1023) / 1024 * 1024;
   m.b_offset = static_cast<uint32_t>(c.tokens) * kRowBytesA;
   m.stage_bytes = m.b_offset + kTileRows * kRowBytesB;

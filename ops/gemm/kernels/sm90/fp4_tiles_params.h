@@ -27,7 +27,8 @@ struct alignas(64) Fp4TilesParams {
   GemmScales scales;
   TensorScale tensor_scale;  // of B
   TensorScale a_tensor_scale;
-  GemmScales a_scales;  // of kernels that promote: of each kPromotedK
+  GemmScales a_scales;          // of kernels that promote: of each kPromotedK
+  bool a_scales_of_32 = false;  // or of each 32
   bool a_batched = false, b_batched = false;
   LinearEpilogue epilogue;
   DenseOrder order;           // tile rows are a tile's of A
