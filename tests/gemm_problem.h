@@ -144,6 +144,9 @@ class TestOperand {
     store_number(scales_, recipe_traits(view_.recipe).scale,
                  scale_offset(view_.layout, i, j, view_.scale_leading_stride), code);
   }
+  void set_tensor_scales(float value) {
+    std::fill(tensor_scales_.begin(), tensor_scales_.end(), value);
+  }
 
  private:
   void fill_values(Random& random, const RecipeTraits& t, InputFamily family,

@@ -32,8 +32,13 @@ RUNTIME_API = {
 OPERATION_INCLUDES = [
     # The list of all kernels.
     ("ops/common/cuda/kernel_list.cpp", "ops/", re.compile(r"/cuda/[a-z_]+\.h$")),
-    # Results that are quantized: a quantizer's checks and parameters, or its launches.
-    ("ops/gemm/", "ops/quantize/", re.compile(r"/(validate|cuda/(params|plan|kernel_sets))\.h$")),
+    # Results that are quantized: a quantizer's checks and parameters, or its launches; rows of A
+    # that are dequantized to bf16.
+    (
+        "ops/gemm/",
+        "ops/quantize/",
+        re.compile(r"/(validate|cuda/(params|plan|dequantize_plan|kernel_sets))\.h$"),
+    ),
     # GELU, SiLU and SwiGLU before a plain result on the CPU: a quantizer's transform of a row.
     ("ops/gemm/cpu/transform.cpp", "ops/quantize/", re.compile(r"/cpu/steps\.h$")),
     # Products of groups of rows: the dense product's arguments, kernels and models.

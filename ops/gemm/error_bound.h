@@ -101,12 +101,17 @@ constexpr double proven_error_of_fp4(Recipe a, Recipe b, std::int64_t k) {
 }
 
 /// Of weights in FP4 and many rows: instructions of 16 of k sum all of K, or a part of it, up to
-/// eight of which are added in f32; where MX's scales are the sums', each block of 32 is.
+/// eight of which are added in f32, or each 128 or 32 of k where A has scales of these in eight
+/// bits; where MX's scales are the sums', each block of 32 is added.
 constexpr double proven_error_of_fp4_tiles(Recipe a, Recipe b, std::int64_t k) {
-  const double in_f32 =
-      roundings((b == Recipe::nvfp4 ? 0 : static_cast<double>(ceil_div(k, 32))) + kEndRoundings);
-  const double sums =
-      mma_segment_error(recipe_traits(a).element, static_cast<int>(ceil_div(k, 16)));
+  const RecipeTraits& t = recipe_traits(a);
+  const bool promotes = format_traits(t.element).bits == 8 && t.block_k != 0;
+  const std::int64_t block = promotes && k > t.block_k ? t.block_k : k;
+  const std::int64_t added = b != Recipe::nvfp4 ? ceil_div(k, 32)
+                             : promotes         ? ceil_div(k, block)
+                                                : 0;
+  const double in_f32 = roundings(static_cast<double>(added) + kEndRoundings);
+  const double sums = mma_segment_error(t.element, static_cast<int>(ceil_div(block, 16)));
   return sums * (1 + in_f32 * 0x1p-24) + in_f32;
 }
 

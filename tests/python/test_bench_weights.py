@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import pathlib
 import sys
 
@@ -25,6 +26,21 @@ def test_means_are_geometric_and_of_each_recipe() -> None:
     assert found["nvfp4, M = 1"] == pytest.approx(
         {"over_read": 4, "chained_over_read": 2, "bf16_over_ours": (3 * 1.5) ** 0.5}
     )
+
+
+def test_activations_in_other_recipes_are_apart() -> None:
+    quantized = case(7168, "nvfp4", 2, 4) | {"activations": "fp8_row"}
+    plain = case(7168, "nvfp4", 2, 4) | {"activations": "bf16"}
+    assert list(weights.means_of([quantized, plain])) == [
+        "fp8_row x nvfp4, M = 1",
+        "nvfp4, M = 1",
+    ]
+    options = argparse.Namespace(rows=[16, 1024], activations=None)
+    products = weights.products_of("mxfp4", options)
+    assert products == [(16, "bf16"), (1024, "bf16"), (1024, "fp8_row"), (1024, "mxfp4")]
+    options.activations = ["mxfp4"]
+    assert weights.products_of("mxfp4", options) == [(1024, "mxfp4")]
+    assert weights.products_of("nvfp4", options) == []
 
 
 def test_a_case_is_a_line_of_the_table() -> None:

@@ -14,6 +14,7 @@ import gemm
 import gemm_sweep
 import grouped_gemm
 import programs
+import weights
 
 
 class Row(NamedTuple):
@@ -243,10 +244,10 @@ def quantized_figure(document: dict) -> str:
 
 
 def weight_rows(results: dict) -> Iterator[Row]:
-    """Of each recipe and number of rows the geometric means over the weights."""
+    """Of each pair of recipes and number of rows the geometric means over the weights."""
     groups: dict[str, list[dict]] = {}
     for case in results["cases"]:
-        groups.setdefault(f"{case['m']} rows, {case['recipe']}", []).append(case)
+        groups.setdefault(f"{case['m']} rows, {weights.recipes_of(case)}", []).append(case)
     for name, cases in groups.items():
         ours, bf16 = (
             statistics.geometric_mean(case[f"{key}_microseconds"] for case in cases)
@@ -269,7 +270,7 @@ def weight_figure(document: dict) -> str:
     results = document["results"]
 
     def found(key: str, *, few: bool) -> str:
-        means = results["means"].items()
+        means = [(name, mean) for name, mean in results["means"].items() if " x " not in name]
         return span([mean[key] for name, mean in means if (int(name.split()[-1]) <= 16) == few])
 
     return (

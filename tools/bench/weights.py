@@ -1,12 +1,13 @@
 """Times products with FP4 weights on a GPU, beside reading these and torch's in bf16.
 
-Options: [--rows M...] [--repeats N]
+Options: [--rows M...] [--activations RECIPE...] [--repeats N]
 
 The weights are the five of ../shared/baselines.md, as files have them: values packed, scales in
 row_major. `read` is the fastest of a few kernels that only read values and scales; `bf16` is
 torch's product with the dequantized weight; `ours` begins when the call before it has ended, and
-`chained` may begin before, as calls do by default. Graphs, cold weights, medians. No file is
-written where rows are named.
+`chained` may begin before, as calls do by default. Graphs, cold weights, medians. Activations are
+in bf16, and from LEAST_QUANTIZED rows on in other recipes too, beside torch's product of what they
+dequantize to. No file is written where rows or activations are named.
 """
 
 import argparse
@@ -22,6 +23,9 @@ from gemm import alone, at_least, captured, median_microseconds
 LAYERS = ((7168, 2048), (4096, 7168), (24576, 1536), (8192, 8192), (28672, 4096))
 RECIPES = ("nvfp4", "mxfp4")
 ROWS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
+#: Of activations, by those of weights.
+ACTIVATIONS = {"nvfp4": ("bf16", "fp8_row", "nvfp4"), "mxfp4": ("bf16", "fp8_row", "mxfp4")}
+LEAST_QUANTIZED = 1024
 #: Time over that of reading: what the geometric mean over the layers may be. With more rows bf16's
 #: time over ours: what it has to be.
 ASKED = {1: 1.8, 8: 2.2, 16: 2.4, 32: 2.8, 64: 3.0}
@@ -63,7 +67,8 @@ class Weight:
         self.bytes = torch.cat([part.view(torch.uint8).flatten() for part in parts])
 
 
-def contenders(x: Any, d: Any) -> dict[str, Callable[[Weight], Any]]:
+def contenders(a: Any, x: Any, d: Any) -> dict[str, Callable[[Weight], Any]]:
+    """Of activations `a`, which are x in bf16."""
     import blockscale
     import torch
 
@@ -76,7 +81,7 @@ def contenders(x: Any, d: Any) -> dict[str, Callable[[Weight], Any]]:
         return lambda w: reads(grid, (512, 1, 1), (w.bytes, w.bytes.numel() // 16, never))
 
     def chained(w: Weight) -> Any:
-        return blockscale.gemm(x, w.b, out=d)
+        return blockscale.gemm(a, w.b, out=d)
 
     def bf16(w: Weight) -> Any:
         return torch.matmul(x, w.plain.t(), out=d)
@@ -85,7 +90,20 @@ def contenders(x: Any, d: Any) -> dict[str, Callable[[Weight], Any]]:
     return {**found, "bf16": bf16, "ours": alone(chained), "chained": chained}
 
 
-def measure_layer(columns: int, k: int, recipe: str, rows: list[int], repeats: int) -> list[dict]:
+def products_of(recipe: str, options: argparse.Namespace) -> list[tuple[int, str]]:
+    """Rows and the recipe of activations of each product with weights in a recipe."""
+    return [
+        (m, of_a)
+        for of_a in ACTIVATIONS[recipe]
+        for m in options.rows or ROWS
+        if of_a == "bf16" or m >= LEAST_QUANTIZED
+        if not options.activations or of_a in options.activations
+    ]
+
+
+def measure_layer(
+    columns: int, k: int, recipe: str, products: list[tuple[int, str]], repeats: int
+) -> list[dict]:
     import blockscale
     import torch
 
@@ -94,15 +112,21 @@ def measure_layer(columns: int, k: int, recipe: str, rows: list[int], repeats: i
     weights = [Weight(columns, k, recipe, seed) for seed in range(sets)]
     calls = len(weights) * math.ceil(LEAST_CALLS / len(weights))
     cases = []
-    for m in rows:
-        x = torch.randn(m, k, dtype=torch.bfloat16, device="cuda")
+    for m, of_a in products:
+        a = x = torch.randn(m, k, dtype=torch.bfloat16, device="cuda")
+        numbers = x.float()
+        if of_a != "bf16":
+            a = blockscale.quantize(x, of_a)
+            numbers = blockscale.dequantize(a)
+            x = numbers.bfloat16()
         d = torch.full((m, columns), math.nan, dtype=torch.bfloat16, device="cuda")
-        works = contenders(x, d)
+        works = contenders(a, x, d)
         works["ours"](weights[0])
-        exact = x.float() @ blockscale.dequantize(weights[0].b).t()
+        exact = numbers @ blockscale.dequantize(weights[0].b).t()
         error = float((d.float() - exact).norm() / exact.norm())
         if not error <= LARGEST_ERROR:
-            raise SystemExit(f"weights: {m} x {columns} x {k}, {recipe}: the error is {error}")
+            name = f"{m} x {columns} x {k}, {of_a} x {recipe}"
+            raise SystemExit(f"weights: {name}: the error is {error}")
         graphs = {}
         for name, work in works.items():
             work(weights[0])  # loads its kernels
@@ -116,21 +140,28 @@ def measure_layer(columns: int, k: int, recipe: str, rows: list[int], repeats: i
                 "n": columns,
                 "k": k,
                 "recipe": recipe,
+                "activations": of_a,
                 "read_microseconds": read,
                 **{f"{name}_microseconds": time for name, time in times.items()},
                 "error": error,
-                "plan": blockscale.describe_gemm(m, columns, k, "bf16", recipe).splitlines()[0],
+                "plan": blockscale.describe_gemm(m, columns, k, of_a, recipe).rstrip(),
             }
         )
     return cases
 
 
+def recipes_of(case: dict) -> str:
+    """Of weights, and of activations where these are not in bf16."""
+    of_a = case.get("activations", "bf16")
+    return case["recipe"] if of_a == "bf16" else f"{of_a} x {case['recipe']}"
+
+
 def means_of(cases: list[dict]) -> dict[str, dict[str, float]]:
-    """Of each recipe and number of rows: time over reading's, alone and chained, and bf16's time
-    over ours."""
+    """Of each pair of recipes and number of rows: time over reading's, alone and chained, and
+    bf16's time over ours."""
     groups: dict[str, list[dict]] = {}
     for case in cases:
-        groups.setdefault(f"{case['recipe']}, M = {case['m']}", []).append(case)
+        groups.setdefault(f"{recipes_of(case)}, M = {case['m']}", []).append(case)
 
     def mean(group: list[dict], above: str, below: str) -> float:
         key = "{}_microseconds".format
@@ -149,17 +180,19 @@ def means_of(cases: list[dict]) -> dict[str, dict[str, float]]:
 def table(cases: list[dict]) -> str:
     names = ("read", "bf16", "ours", "chained")
     heads = [*(f"{name}, us" for name in names), "ours / read"]
-    lines = [f"{'product':28}" + "".join(f"{head:>13}" for head in heads)]
+    lines = [f"{'product':36}" + "".join(f"{head:>13}" for head in heads)]
     for case in cases:
         times = [case[f"{name}_microseconds"] for name in names]
         cells = [f"{time:.2f}" for time in times] + [f"{times[2] / times[0]:.2f}"]
-        name = f"{case['m']} x {case['n']} x {case['k']} {case['recipe']}"
-        lines.append(f"{name:28}" + "".join(f"{cell:>13}" for cell in cells))
+        name = f"{case['m']} x {case['n']} x {case['k']} {recipes_of(case)}"
+        lines.append(f"{name:36}" + "".join(f"{cell:>13}" for cell in cells))
     return "\n".join(lines)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", nargs="+", type=at_least(1), help=f"default: {ROWS}")
+    names = sorted({name for names in ACTIVATIONS.values() for name in names})
+    parser.add_argument("--activations", nargs="+", choices=names, help="default: all")
     parser.add_argument("--repeats", type=at_least(9), default=15, help="at least 9; default: 15")
 
 
@@ -170,14 +203,15 @@ def measure(options: argparse.Namespace) -> Iterator[record.Measurement]:
     cases = []
     for recipe in RECIPES:
         for columns, k in LAYERS:
-            found = measure_layer(columns, k, recipe, options.rows or ROWS, options.repeats)
+            products = products_of(recipe, options)
+            found = measure_layer(columns, k, recipe, products, options.repeats)
             print("\n".join(table(found).splitlines()[1:]), flush=True)
             cases += found
             torch.cuda.empty_cache()
     means = means_of(cases)
     for name, ratios in means.items():
         print(name + ": " + ", ".join(f"{key} {ratio:.2f}" for key, ratio in ratios.items()))
-    if options.rows:
+    if options.rows or options.activations:
         return
     results = {"torch": torch.__version__, "repeats": options.repeats, "means": means}
     results |= {"asked": {str(m): asked for m, asked in ASKED.items()}}

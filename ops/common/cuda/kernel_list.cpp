@@ -31,15 +31,17 @@ std::vector<runtime::KernelSpec> kernel_list() {
   return all;
 }
 
-/// The kernels that calls of operations launch. Products quantize results that no kernel of theirs
-/// does; a mixture of experts multiplies groups, and all tokens by shared experts.
+/// The kernels that calls of operations launch. Products dequantize rows and quantize results that
+/// no kernel of theirs does; a mixture of experts multiplies groups, and all tokens by shared
+/// experts.
 static std::vector<runtime::KernelSet*> kernels_of(cuda::KernelsOf operations) {
   using cuda::KernelsOf;
   std::vector<runtime::KernelSet*> sets;
   if (operations != KernelsOf::dequantize) {
     sets = {&quantize_detail::quantize_kernels(), &quantize_detail::rows_and_columns_kernels()};
   }
-  if (operations == KernelsOf::all || operations == KernelsOf::dequantize) {
+  if (operations == KernelsOf::all || operations == KernelsOf::dequantize ||
+      operations == KernelsOf::gemm || operations == KernelsOf::moe) {
     sets.push_back(&quantize_detail::dequantize_kernels());
   }
   if (operations == KernelsOf::all || operations == KernelsOf::gemm ||

@@ -94,6 +94,7 @@ void launch_plan(const Fp4GemmPlan& plan, const cuda::Execution& execution) {
 }
 
 void launch_plan(const Fp4TilesPlan& plan, const cuda::Execution& execution) {
+  if (plan.conversion) quantize_detail::launch_plan(*plan.conversion, execution);
   const runtime::Kernel& kernel =
       fp4_tiles_kernels().get(static_cast<std::size_t>(plan.kernel), plan.architecture);
   cuda::launch(kernel, plan.shape, execution, plan.params);
@@ -108,18 +109,44 @@ void launch_plan(const PlainGemmPlan& plan, const cuda::Execution& execution) {
   if (plan.quantization) quantize_detail::launch_steps(*plan.quantization, execution);
 }
 
+/// Sets the tensor maps of a launch's parameters.
+template <class Params>
+void find_tensor_maps(const TensorMapDescriptions& maps, Params& params) {
+  runtime::TensorMapCache& cache = runtime::TensorMapCache::instance();
+  const auto encode = [&](const TensorMapDescription& map) { return cache.get(map); };
+  resolve_tensor_maps(maps, encode, params);
+}
+
+/// Sets the tensor maps of a plan that has any.
+void prepare(Fp8GemmPlan& plan) {
+  for (GemmStep& step : plan.steps) gemm_detail::find_tensor_maps(step);
+}
+void prepare(Fp4TilesPlan& plan) {
+  find_tensor_maps(plan.maps, plan.params);
+}
+void prepare(const Fp4GemmPlan&) {}
+void prepare(const PlainGemmPlan&) {}
+
+/// Launches plan_in(workspace) of validated arguments, which is `plan` in the execution's, in that
+/// one or in one that is allocated. Returns what it launched.
+template <class Plan, class PlanIn>
+Plan launch_in_workspace(const Plan& plan, const GemmArguments& x, cuda::CallDevice& device,
+                         const cuda::Execution& execution, const PlanIn& plan_in) {
+  const cuda::Execution with = cuda::with_workspace(execution, plan.workspace_bytes);
+  Plan launched = with.workspace == execution.workspace ? plan : plan_in(with.workspace);
+  cuda::check_workspace(with, launched.workspace_bytes, device, x);
+  const cuda::DeviceScope scope(device.ordinal());
+  prepare(launched);
+  launch_plan(launched, with);
+  return launched;
+}
+
 /// Plans a product of validated arguments by plain kernels, and launches it.
 void plan_and_launch_plainly(const GemmArguments& x, const std::optional<PlainTile>& tile,
                              cuda::CallDevice& device, const cuda::Execution& execution) {
   const cuda::Chip& chip = device.chip(plain_kernels());
-  PlainGemmPlan plan = plan_plain_gemm(x, chip, execution.workspace, tile);
-  const cuda::Execution with = cuda::with_workspace(execution, plan.workspace_bytes);
-  if (with.workspace != execution.workspace) {
-    plan = plan_plain_gemm(x, chip, with.workspace, tile);
-  }
-  cuda::check_workspace(with, plan.workspace_bytes, device, x);
-  const cuda::DeviceScope scope(device.ordinal());
-  launch_plan(plan, with);
+  const auto plan_in = [&](void* workspace) { return plan_plain_gemm(x, chip, workspace, tile); };
+  launch_in_workspace(plan_in(execution.workspace), x, device, execution, plan_in);
 }
 
 /// What a plan is a function of, on one device, if it needs no workspace: every bit of a call's
@@ -221,24 +248,6 @@ void multiply_to_workspace(const GemmArguments& x, cuda::CallDevice& device,
   launch_behind(plan, with);
 }
 
-/// Sets the tensor maps of a launch's parameters.
-template <class Params>
-void find_tensor_maps(const TensorMapDescriptions& maps, Params& params) {
-  runtime::TensorMapCache& cache = runtime::TensorMapCache::instance();
-  const auto encode = [&](const TensorMapDescription& map) { return cache.get(map); };
-  resolve_tensor_maps(maps, encode, params);
-}
-
-/// Sets the tensor maps of a plan that has any.
-void prepare(Fp8GemmPlan& plan) {
-  for (GemmStep& step : plan.steps) gemm_detail::find_tensor_maps(step);
-}
-void prepare(Fp4TilesPlan& plan) {
-  find_tensor_maps(plan.maps, plan.params);
-}
-void prepare(const Fp4GemmPlan&) {}
-void prepare(const PlainGemmPlan&) {}
-
 /// Plans a product by choose(validated arguments, chip), or by itself if that is none, and
 /// launches it. Nothing where D has no element, where a plain kernel serves, and where launches are
 /// behind the product.
@@ -261,43 +270,36 @@ std::optional<LaunchedPlan> plan_and_launch(const GemmArguments& arguments, cons
       launch_plan(*few_rows, execution);
       return LaunchedPlan{device.ordinal(), *few_rows};
     }
-    if (auto tiles = plan_fp4_tiles(x, chip)) {
-      const cuda::DeviceScope scope(device.ordinal());
-      prepare(*tiles);
-      launch_plan(*tiles, execution);
-      return LaunchedPlan{device.ordinal(), *tiles};
+    if (const auto tiles = plan_fp4_tiles(x, chip, execution.workspace)) {
+      const auto plan_in = [&](void* workspace) { return *plan_fp4_tiles(x, chip, workspace); };
+      return LaunchedPlan{device.ordinal(),
+                          launch_in_workspace(*tiles, x, device, execution, plan_in)};
     }
     plan_and_launch_plainly(x, std::nullopt, device, execution);
     return std::nullopt;
   }
   const std::optional<Fp8LaunchConfig> config = choose(x, chip);
-  Fp8GemmPlan plan = plan_fp8_gemm(x, chip, config, execution.workspace);
-  const cuda::Execution with = cuda::with_workspace(execution, plan.workspace_bytes);
-  if (with.workspace != execution.workspace) {
-    plan = plan_fp8_gemm(x, chip, config, with.workspace);
-  }
-  cuda::check_workspace(with, plan.workspace_bytes, device, x);
-  const cuda::DeviceScope scope(device.ordinal());
-  prepare(plan);
-  launch_plan(plan, execution);
-  return LaunchedPlan{device.ordinal(), plan};
+  const auto plan_in = [&](void* workspace) { return plan_fp8_gemm(x, chip, config, workspace); };
+  return LaunchedPlan{device.ordinal(), launch_in_workspace(plan_in(execution.workspace), x, device,
+                                                            execution, plan_in)};
 }
 
-/// Launches plan(validated arguments, chip) of FP4 weights and such a number of rows, or throws.
-template <class Plan>
+/// Launches plan_of(validated arguments, chip, workspace) of FP4 weights and such a number of rows,
+/// or throws.
+template <class PlanOf>
 void launch_by(const GemmArguments& arguments, const cuda::Execution& execution, const char* rows,
-               const Plan& plan_of) {
+               const PlanOf& plan_of) {
   const GemmArguments x = validated(arguments, {});
   cuda::CallDevice device = device_of_call(x, execution);
   if (!device.is_known()) return;
-  auto plan = plan_of(x, device.chip(plain_kernels()));
+  const cuda::Chip& chip = device.chip(plain_kernels());
+  const auto plan = plan_of(x, chip, execution.workspace);
   if (!plan) {
     throw Error(ErrorCode::unsupported, "b.recipe",
                 std::string("has no kernel of ") + rows + " rows for this product");
   }
-  const cuda::DeviceScope scope(device.ordinal());
-  prepare(*plan);
-  launch_plan(*plan, execution);
+  launch_in_workspace(*plan, x, device, execution,
+                      [&](void* workspace) { return *plan_of(x, chip, workspace); });
 }
 
 /// describe_gemm of validated arguments.
@@ -336,14 +338,16 @@ void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8LaunchCo
 
 void launch_fp4_gemm(const GemmArguments& arguments, const Fp4Division& division,
                      const cuda::Execution& execution) {
-  launch_by(arguments, execution, "few",
-            [&](const auto& x, const auto& chip) { return plan_fp4_gemm(x, chip, division); });
+  launch_by(arguments, execution, "few", [&](const auto& x, const auto& chip, void*) {
+    return plan_fp4_gemm(x, chip, division);
+  });
 }
 
 void launch_fp4_gemm(const GemmArguments& arguments, const Fp4TilesDivision& division,
                      const cuda::Execution& execution) {
-  launch_by(arguments, execution, "many",
-            [&](const auto& x, const auto& chip) { return plan_fp4_tiles(x, chip, division); });
+  launch_by(arguments, execution, "many", [&](const auto& x, const auto& chip, void* workspace) {
+    return plan_fp4_tiles(x, chip, workspace, division);
+  });
 }
 
 void launch_plain_gemm(const GemmArguments& arguments, const std::optional<PlainTile>& tile,

@@ -118,16 +118,29 @@ bool has_scales_at_end(const GemmArguments& x) {
   return recipe_traits(x.a.recipe).block_k == 0 && recipe_traits(x.b.recipe).block_k == 0;
 }
 
+namespace {
+
+EpilogueScales at_end(const GemmScales& scales) {
+  return {reinterpret_cast<const float*>(scales.data), scales.row_stride, scales.batch_stride};
+}
+
+}  // namespace
+
 void move_scales_to_end(const GemmArguments& x, GemmScales& a_scales, GemmScales& b_scales,
                         LinearEpilogue& epilogue) {
   if (!has_scales_at_end(x)) return;
   const auto taken = [&](GemmScales& scales) -> EpilogueScales {
     const GemmScales moved = std::exchange(scales, {});
     if (x.a.k == 0) return {};  // which has no scales, though it may have an address for them
-    return {reinterpret_cast<const float*>(moved.data), moved.row_stride, moved.batch_stride};
+    return at_end(moved);
   };
   epilogue.row_scales = taken(a_scales);
   epilogue.column_scales = taken(b_scales);
+  epilogue.keeps_sums = false;
+}
+
+void leave_row_scales(const ScaledTensorView& a, LinearEpilogue& epilogue) {
+  epilogue.row_scales = at_end(scales_of_operand(a));
   epilogue.keeps_sums = false;
 }
 

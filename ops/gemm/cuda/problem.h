@@ -51,6 +51,9 @@ bool has_scales_at_end(const GemmArguments& x);
 void move_scales_to_end(const GemmArguments& x, GemmScales& a_scales, GemmScales& b_scales,
                         LinearEpilogue& epilogue);
 
+/// Gives the epilogue the scales of A alone, which hold for all of K.
+void leave_row_scales(const ScaledTensorView& a, LinearEpilogue& epilogue);
+
 /// `count` columns of a product from `first` on, a multiple of kFp8BlockK; all where D is
 /// quantized.
 GemmArguments columns_of(GemmArguments x, std::int64_t first, std::int64_t count);

@@ -37,7 +37,7 @@ ProductPlan plan_product(const GemmArguments& x, const cuda::Chip& chip, void* w
     plan.product = plan_fp8_gemm(x, chip, std::nullopt, workspace);
   } else if (const auto few_rows = plan_fp4_gemm(x, chip)) {
     plan.product = *few_rows;
-  } else if (const auto tiles = plan_fp4_tiles(x, chip)) {
+  } else if (const auto tiles = plan_fp4_tiles(x, chip, workspace)) {
     plan.product = *tiles;
   } else {
     plan.product = plan_plain_gemm(x, chip, workspace);

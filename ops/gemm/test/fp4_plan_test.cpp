@@ -92,8 +92,9 @@ void expect_nothing_else_is_taken(std::int64_t m) {
   };
   expect_tiles("more rows", imagined_product(17, 4096, 4096));
   expect_plain("A in f32", imagined_product(m, 4096, 4096, Recipe::f32));
-  expect_plain("A in MXFP8", imagined_product(m, 4096, 4096, Recipe::mxfp8_e4m3));
-  expect_plain("A in e5m2", imagined_product(m, 4096, 4096, Recipe::fp8_tensor_e5m2));
+  expect_tiles("A in MXFP8", imagined_product(m, 4096, 4096, Recipe::mxfp8_e4m3));
+  expect_tiles("A in e5m2", imagined_product(m, 4096, 4096, Recipe::fp8_tensor_e5m2));
+  expect_tiles("A in NVFP4", imagined_product(m, 4096, 4096, Recipe::nvfp4));
   expect_plain("B in MXFP8, A in FP8",
                imagined_product(m, 4096, 4096, Recipe::fp8_row, Recipe::mxfp8_e4m3));
   expect_plain("B in FP6", imagined_product(m, 4096, 4096, Recipe::bf16, Recipe::mxfp6_e2m3));

@@ -11,10 +11,9 @@
 
 #include "device/emulator/emulator.h"
 #include "ops/gemm/cuda/sm90/fp4_tiles_plan.h"
-#include "ops/gemm/test/emulation.h"
+#include "ops/gemm/test/fp4_tiles_emulation.h"
 #include "ops/gemm/test/plain_emulation.h"
 #include "ops/gemm/test/plain_problem.h"
-#include "tests/chip.h"
 
 namespace blockscale {
 namespace {
@@ -34,15 +33,9 @@ using Change = std::function<void(Fp4TilesParams&)>;
 /// Runs a problem, whose launch `change` may spoil. False if the emulator has something to report.
 bool run(PlainOperands& operands, const emulator::Options& options,
          std::optional<Fp4TilesDivision> division = std::nullopt, const Change& change = nullptr) {
-  const GemmArguments x = gemm_detail::validated(operands.arguments(), {});
-  std::optional<Fp4TilesPlan> plan = gemm_detail::plan_fp4_tiles(x, test::chip_of(2), division);
-  if (!plan) {
-    ADD_FAILURE() << "no kernel of many rows";
-    return false;
-  }
-  gemm_detail::resolve_tensor_maps(plan->maps, emulator::encode_tensor_map, plan->params);
-  if (change) change(plan->params);
-  return test::launch_emulated(*plan, plan->params, operands, options);
+  return test::run_fp4_tiles(operands, options, division, [&](Fp4TilesPlan& plan) {
+    if (change) change(plan.params);
+  });
 }
 
 void check(const PlainProblem& p, const emulator::Options& options = emulator::in_order(),

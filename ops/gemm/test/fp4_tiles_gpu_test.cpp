@@ -17,6 +17,7 @@ namespace {
 
 using gemm_detail::Fp4TilesDivision;
 using gemm_detail::GemmPath;
+using test::for_each_converted_pair;
 using test::for_each_fp4_pair;
 using test::InputFamily;
 using test::OnDevice;
@@ -31,11 +32,21 @@ double share_of(const OnDevice& problem, const PlainProblem& p) {
   return test::compare(problem.on_host(), limit).largest_share;
 }
 
+/// Has a fresh product computed by launch(execution), with the workspace that a product needs.
+template <class Launch>
+void multiply(OnDevice& problem, const Launch& launch) {
+  const std::int64_t needed = cuda::gemm_workspace_bytes(problem.arguments());
+  const runtime::DeviceBuffer workspace(static_cast<std::size_t>(needed));
+  problem.multiply([&](const cuda::Execution& on) {
+    launch(cuda::Execution{on.stream, workspace.data(), needed});
+  });
+}
+
 /// The largest error, as a part of what is allowed, of a fresh product by the door.
 double by_door(OnDevice& problem, const PlainProblem& p) {
   const GemmArguments x = gemm_detail::validated(problem.arguments(), {});
   EXPECT_EQ(gemm_detail::plan_product(x, cuda::default_chip()).path(), GemmPath::sm90_fp4_tiles);
-  problem.multiply([&](const cuda::Execution& on) { cuda::gemm(problem.arguments(), on); });
+  multiply(problem, [&](const cuda::Execution& on) { cuda::gemm(problem.arguments(), on); });
   return share_of(problem, p);
 }
 
@@ -46,7 +57,7 @@ void check(const PlainProblem& p) {
 
 void check(const PlainProblem& p, const Fp4TilesDivision& division) {
   OnDevice problem(p);
-  problem.multiply([&](const cuda::Execution& on) {
+  multiply(problem, [&](const cuda::Execution& on) {
     gemm_detail::launch_fp4_gemm(problem.arguments(), division, on);
   });
   EXPECT_LE(share_of(problem, p), 1)
@@ -124,6 +135,42 @@ TEST_F(CudaGpuFp4Tiles, Epilogues) {
       p.b = Recipe::mxfp4;
       check(p);
     }
+  });
+}
+
+/// Rows of A become bf16 first, wherever they begin and however many there are.
+TEST_F(CudaGpuFp4Tiles, ConvertedRows) {
+  for_each_converted_pair([](Recipe a, Recipe b) {
+    for (const std::int64_t m : {17, 200, 1100}) {
+      PlainProblem p = problem_of(a, b, m, 520, 1056);
+      check(p);
+      p.exact = true;
+      check(p);
+      p.exact = false;
+      p.a_odd_bytes = 3;
+      p.batch = 3;
+      check(p);
+      for (const int tokens : {64, 128, 256}) {
+        if (tokens == 256 && test::has_scales_of_k(a)) continue;
+        check(p, Fp4TilesDivision{tokens, 1});
+      }
+      check(p, Fp4TilesDivision{64, 2});
+    }
+    PlainProblem p = problem_of(a, b, 500, 1000, 1504);
+    OnDevice problem(p);
+    test::expect_same_bits(problem, [&] { return by_door(problem, p); });
+  });
+}
+
+TEST_F(CudaGpuFp4Tiles, EpiloguesOfConvertedRows) {
+  test::for_each_epilogue(392, [](PlainProblem p) {
+    p.m = 270;
+    p.k = 544;
+    p.a = Recipe::nvfp4;
+    check(p);
+    p.a = Recipe::fp8_row;
+    p.b = Recipe::mxfp4;
+    check(p);
   });
 }
 

@@ -9,9 +9,11 @@
 
 #include "blockscale/bench.h"
 #include "blockscale/cuda.h"
+#include "ops/gemm/cuda/problem.h"
 #include "ops/gemm/cuda/product_plan.h"
 #include "ops/gemm/cuda/sm90/fp4_tiles_plan.h"
 #include "ops/gemm/test/imagined.h"
+#include "ops/gemm/test/plain_problem.h"
 #include "ops/gemm/validate.h"
 #include "tests/chip.h"
 
@@ -108,6 +110,89 @@ TEST(Fp4TilesPlan, SaysWhatIsLaunched) {
       "gemm_tiles_mxfp4_bf16_256x128: 512 tiles of 256 x 128, 64 stages of 64 of K; 132 x 384 "
       "threads, 4 stages, 207872 bytes shared, stored as boxes\n");
   EXPECT_THAT(text(64, 4096, 7168), HasSubstr("divided among 2 blocks of a cluster; 64 x 384"));
+}
+
+/// Where it is in FP8, MXFP8, NVFP4 or MXFP4: rows that begin anywhere, of any number but those
+/// that kernels of few rows take.
+TEST(Fp4TilesPlan, HasAConverted) {
+  test::for_each_converted_pair([](Recipe a, Recipe b) {
+    SCOPED_TRACE(std::string(recipe_traits(a).name) + " x " + recipe_traits(b).name);
+    const RecipeTraits& t = recipe_traits(a);
+    const bool has_few_rows = t.family == Family::fp8 && t.element == Format::e4m3;
+    for (const std::int64_t m : {1, 16, 17, 5000}) {
+      for (const bool batch_invariant : {false, true}) {
+        GemmArguments x = imagined_product(m, 512, 352, a, b);
+        x.batch_invariant = batch_invariant;
+        const auto plan = gemm_detail::plan_product(x, {});
+        const bool is_few_rows = has_few_rows && m <= 16 && !batch_invariant;
+        EXPECT_EQ(plan.path(), is_few_rows ? gemm_detail::GemmPath::sm90_fp4
+                                           : gemm_detail::GemmPath::sm90_fp4_tiles);
+        EXPECT_EQ(plan.workspace_bytes, is_few_rows ? 0 : m * 384 * 2);
+        x.a.values = gemm_detail::byte_at(x.a.values, 1);
+        x.a.value_row_stride += 7;
+        EXPECT_EQ(gemm_detail::plan_product(x, {}).path(), gemm_detail::GemmPath::sm90_fp4_tiles);
+      }
+    }
+  });
+}
+
+/// Of NVFP4 and MXFP4 nothing is left but a tensor scale, and of eight bits all scales are: at the
+/// end, or of each 128 or 32 of k.
+TEST(Fp4TilesPlan, LeavesScalesOfConvertedRowsToSums) {
+  test::for_each_converted_pair([](Recipe a, Recipe b) {
+    SCOPED_TRACE(std::string(recipe_traits(a).name) + " x " + recipe_traits(b).name);
+    GemmArguments x = imagined_product(40, 512, 256, a, b);
+    float tensor_scale = 3;
+    if (a == Recipe::nvfp4) x.a.tensor_scale = &tensor_scale;
+    const auto plan = plan_fp4_tiles(x, {});
+    ASSERT_TRUE(plan);
+    const bool has_left = format_traits(recipe_traits(a).element).bits == 8;
+    const EpilogueScales& left = plan->params.epilogue.row_scales;
+    const bool promotes = test::has_scales_of_k(a);
+    EXPECT_EQ(left.data, has_left && !promotes ? x.a.scales : nullptr);
+    EXPECT_EQ(left.stride, a == Recipe::fp8_row ? 1 : 0);
+    EXPECT_EQ(plan->params.epilogue.keeps_sums, !has_left || promotes);
+    EXPECT_EQ(plan->params.a_scales.data, promotes ? x.a.scales : nullptr);
+    EXPECT_EQ(kFp4TilesKernels[plan->kernel].promotes, promotes);
+    EXPECT_EQ(plan->params.a_tensor_scale.data, x.a.tensor_scale);
+    EXPECT_EQ(plan->params.a_scales_of_32, recipe_traits(a).block_k == 32 && has_left);
+    EXPECT_EQ(plan->conversion->params.scales == nullptr, has_left);
+    EXPECT_EQ(plan->conversion->params.tensor_scale_use, TensorScaleUse::none);
+  });
+}
+
+TEST(Fp4TilesPlan, ConvertsNoTerabyte) {
+  const auto path = [](std::int64_t m, std::int64_t k, Recipe a) {
+    return gemm_detail::plan_product(imagined_product(m, 128, k, a, Recipe::mxfp4), {}).path();
+  };
+  constexpr std::int64_t kRows = std::int64_t{1} << 20;
+  EXPECT_EQ(path(kRows, (1 << 19) - 64, Recipe::mxfp4), gemm_detail::GemmPath::sm90_fp4_tiles);
+  EXPECT_EQ(path(kRows, 1 << 19, Recipe::mxfp4), gemm_detail::GemmPath::plain);
+}
+
+TEST(Fp4TilesPlan, SaysWhatIsConverted) {
+  EXPECT_EQ(cuda::describe_gemm(imagined_product(1024, 4096, 4096, Recipe::fp8_row, Recipe::nvfp4),
+                                cuda::Chip{}),
+            "A in bf16 in the workspace by dequantize_e4m3_bf16: 1024 tiles of 1 rows, vector "
+            "loads, vector stores\n"
+            "gemm_tiles_nvfp4_bf16_256x128: 128 tiles of 256 x 128, 64 stages of 64 of K; 128 x "
+            "384 threads, 4 stages, 207872 bytes shared, stored as boxes\n"
+            "workspace 8388608 bytes\n");
+  EXPECT_THAT(
+      cuda::describe_gemm(imagined_product(1024, 4096, 4096, Recipe::fp8_1x128, Recipe::nvfp4), {}),
+      HasSubstr("gemm_tiles_nvfp4_bf16_128x128_promoted: 256 tiles of 128 x 128"));
+}
+
+/// Two sets of sums leave no room for tiles of 256 rows.
+TEST(Fp4TilesPlan, PromotesTilesOf128RowsAtMost) {
+  for (const std::int64_t m : {1, 64, 65, 300, 4096}) {
+    const GemmArguments x = imagined_product(m, 4096, 4096, Recipe::fp8_1x128, Recipe::mxfp4);
+    const auto plan = plan_fp4_tiles(x, {});
+    ASSERT_TRUE(plan) << m;
+    EXPECT_LE(kFp4TilesKernels[plan->kernel].tokens, 128);
+    expect_launchable(*plan, x, {});
+    EXPECT_FALSE(plan_fp4_tiles(x, {}, nullptr, gemm_detail::Fp4TilesDivision{256, 1}));
+  }
 }
 
 }  // namespace

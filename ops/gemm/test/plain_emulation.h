@@ -47,15 +47,18 @@ inline std::vector<emulator::Buffer> buffers_of(PlainOperands& operands) {
   return buffers;
 }
 
-/// Launches a plan of FP4 weights with these parameters. False if the emulator has something to
-/// report.
+/// Launches a plan of FP4 weights with these parameters, `more` memory beside the operands'. False
+/// if the emulator has something to report.
 template <class Plan, class Params>
 bool launch_emulated(const Plan& plan, const Params& params, PlainOperands& operands,
-                     const emulator::Options& options) {
+                     const emulator::Options& options,
+                     const std::vector<emulator::Buffer>& more = {}) {
   const auto kernel = static_cast<std::size_t>(plan.kernel);
-  const emulator::Report report = emulator::launch(
-      plan.shape, buffers_of(operands), emulator::compiled_for(plan.architecture, options),
-      [&] { run_kernel(kernel, params); });
+  std::vector<emulator::Buffer> buffers = buffers_of(operands);
+  buffers.insert(buffers.end(), more.begin(), more.end());
+  const emulator::Report report =
+      emulator::launch(plan.shape, buffers, emulator::compiled_for(plan.architecture, options),
+                       [&] { run_kernel(kernel, params); });
   EXPECT_TRUE(report.ok()) << plan.str() << report.text();
   EXPECT_TRUE(operands.d().is_poison_intact());
   return report.ok();

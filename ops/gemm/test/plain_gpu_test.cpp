@@ -196,7 +196,7 @@ TEST_F(CudaGpuPlainGemm, TransformsOfPlainResults) {
 TEST_F(CudaGpuPlainGemm, TheDoorTakesEveryPair) {
   PlainProblem p;
   p.a = Recipe::fp8_1x128;
-  p.b = Recipe::mxfp4;
+  p.b = Recipe::mxfp6_e2m3;
   p.m = 20;
   OnDevice problem(p);
   const runtime::DeviceStream stream;

@@ -60,17 +60,18 @@ TEST(PlainGemmPlan, ServesWhereNoFp8KernelDoes) {
   const GemmArguments fp8 = imagined_product(64, 64, 128, Recipe::fp8_1x128, Recipe::fp8_128x128);
   EXPECT_THAT(cuda::describe_gemm(fp8, cuda::chip_named("H200")), Not(HasSubstr("plain")));
   EXPECT_THAT(cuda::describe_gemm(fp8, cuda::chip_named("B200")), HasSubstr("plain: gemm_plain_"));
-  EXPECT_THAT(cuda::describe_gemm(imagined_product(64, 64, 128, Recipe::fp8_1x128, Recipe::mxfp4),
-                                  cuda::chip_named("H200")),
-              HasSubstr("plain: gemm_plain_"));
+  EXPECT_THAT(
+      cuda::describe_gemm(imagined_product(64, 64, 128, Recipe::fp8_1x128, Recipe::mxfp6_e2m3),
+                          cuda::chip_named("H200")),
+      HasSubstr("plain: gemm_plain_"));
 }
 
 TEST(PlainGemmPlan, SaysWhatIsLaunched) {
   const cuda::Chip& h200 = cuda::chip_named("H200");
-  EXPECT_THAT(
-      cuda::describe_gemm(imagined_product(4096, 4096, 4096, Recipe::nvfp4, Recipe::nvfp4), h200),
-      HasSubstr("gemm_plain_128x128_bf16: 1024 tiles of 128 x 128, 64 tiles of 64 of K; A "
-                "e2m1, by 16 bytes; B e2m1, by 16 bytes; scales for 16 of K"));
+  EXPECT_THAT(cuda::describe_gemm(imagined_product(4096, 4096, 4096, Recipe::nvfp4, Recipe::nvfp4),
+                                  cuda::chip_named("B200")),
+              HasSubstr("gemm_plain_128x128_bf16: 1024 tiles of 128 x 128, 64 tiles of 64 of K; A "
+                        "e2m1, by 16 bytes; B e2m1, by 16 bytes; scales for 16 of K"));
   EXPECT_THAT(
       cuda::describe_gemm(imagined_product(1, 4096, 4096, Recipe::f16, Recipe::mxfp6_e2m3), h200),
       HasSubstr("gemm_plain_16x16_f16: 256 tiles"));

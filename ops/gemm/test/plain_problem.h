@@ -30,6 +30,7 @@ struct PlainProblem {
   std::int64_t extra_columns = 0;  // of D and C, between rows
   std::int64_t odd_bytes = 0;      // before A's and B's values
   std::int64_t extra_bytes = 0;    // between their rows; of whole elements
+  std::int64_t a_odd_bytes = 0;    // more of both, of A alone
   bool exact = false;              // integers from 0 to 8, scales from 1/8 to 8
   bool batch_invariant = false;
   QuantizeInput transform = Identity{};
@@ -87,6 +88,24 @@ void for_each_fp4_pair(const Body& body) {
   for (const Recipe b : {Recipe::nvfp4, Recipe::mxfp4}) {
     for (const Recipe a : {Recipe::bf16, Recipe::f16}) body(a, b);
   }
+}
+
+/// Whether a recipe has elements of eight bits, and scales for each 128 or 32 of k.
+inline bool has_scales_of_k(Recipe recipe) {
+  const RecipeTraits& t = recipe_traits(recipe);
+  return format_traits(t.element).bits == 8 && t.block_k != 0;
+}
+
+/// Pairs of which kernels of many rows with weights in FP4 take A in bf16, where it is converted,
+/// but for A's other blocks of FP8.
+template <class Body>
+void for_each_converted_pair(const Body& body) {
+  for (const Recipe a :
+       {Recipe::fp8_row, Recipe::fp8_tensor, Recipe::fp8_tensor_e5m2, Recipe::fp8_1x128,
+        Recipe::fp8_128x128, Recipe::fp8_1x128_ue8m0, Recipe::mxfp8_e4m3, Recipe::mxfp8_e5m2}) {
+    for (const Recipe b : {Recipe::nvfp4, Recipe::mxfp4}) body(a, b);
+  }
+  for (const Recipe both : {Recipe::nvfp4, Recipe::mxfp4}) body(both, both);
 }
 
 /// The pairs that kernels of few rows with weights in FP4 and MXFP8 take, but for A's other recipes
@@ -168,7 +187,7 @@ class PlainOperands {
   explicit PlainOperands(const PlainProblem& p)
       : random_(static_cast<std::uint64_t>(p.m * 31 + p.n * 7 + p.k) +
                 static_cast<std::uint64_t>(p.a) * 100 + static_cast<std::uint64_t>(p.b)),
-        a_(random_, p.a, p.m, p.k, p.family, options(p, p.a_layout, p.batch)),
+        a_(random_, p.a, p.m, p.k, p.family, options(p, p.a_layout, p.batch, p.a_odd_bytes)),
         b_(random_, p.b, p.n, p.k, family_of_b(p),
            options(p, p.b_layout, p.b_shared ? 1 : p.batch)),
         c_(p.d, p.m, p.n, p.batch, p.extra_columns),
@@ -184,7 +203,7 @@ class PlainOperands {
     gate_.fill(random_, InputFamily::normal);
     x_.a = a_.view();
     x_.b = b_.view();
-    values_.emplace_back(x_.a.values, extent_of_values(x_.a), p.odd_bytes);
+    values_.emplace_back(x_.a.values, extent_of_values(x_.a), p.odd_bytes + p.a_odd_bytes);
     values_.emplace_back(x_.b.values, extent_of_values(x_.b), p.odd_bytes);
     x_.a.values = values_[0].at();
     x_.b.values = values_[1].at();
@@ -216,6 +235,13 @@ class PlainOperands {
   TestOperand& a() { return a_; }
   TestOperand& b() { return b_; }
 
+  /// Gives both operands, which are in NVFP4, a tensor scale.
+  void set_tensor_scales(float of_a, float of_b) {
+    a_.set_tensor_scales(of_a);
+    b_.set_tensor_scales(of_b);
+    x_.a.tensor_scale = a_.view().tensor_scale;
+    x_.b.tensor_scale = b_.view().tensor_scale;
+  }
   /// The first rows of A and D alone.
   void set_rows(std::int64_t rows) { x_.a.rows = x_.d.rows = rows; }
 
@@ -230,11 +256,12 @@ class PlainOperands {
     const bool is_large = p.a == Recipe::mxfp8_e5m2 && p.b == Recipe::mxfp8_e5m2;
     return is_large && p.family == InputFamily::adversarial ? InputFamily::normal : p.family;
   }
-  static OperandOptions options(const PlainProblem& p, ScaleLayout layout, std::int64_t batch) {
+  static OperandOptions options(const PlainProblem& p, ScaleLayout layout, std::int64_t batch,
+                                std::int64_t odd_bytes = 0) {
     OperandOptions o;
     o.layout = layout;
     o.batch = batch;
-    o.extra_row_bytes = p.extra_bytes;
+    o.extra_row_bytes = p.extra_bytes + odd_bytes;
     o.sense = p.sense;
     o.smallest_scales = false;  // products of sums and scales are f32 numbers
     return o;

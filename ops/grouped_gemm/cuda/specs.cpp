@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::size_t kFp8 = Fp8GroupedKernelList::kCount + 1;
 constexpr std::size_t kFp4FewRows = Fp4GroupedKernelList::kCount;
-constexpr std::size_t kOfSm90 = kFp8 + kFp4FewRows + Fp4TilesKernelList::kCount;
+constexpr std::size_t kOfSm90 = kFp8 + kFp4FewRows + Fp4TilesKernelList::kThatSumAll;
 constexpr std::size_t kPlain = 2 * std::size(kPlainGroupedTiles);
 constexpr std::size_t kPlainK = 2 * std::size(kPlainKGroupedTiles);
 
@@ -101,7 +101,7 @@ std::vector<runtime::KernelSpec> kernel_specs() {
          .fewer_threads = true},
         "blockscale::Fp4FewRowsParams"));
   }
-  for (int i = 0; i < kFp4TilesKernels.kCount; ++i) {
+  for (int i = 0; i < kFp4TilesKernels.kThatSumAll; ++i) {
     const Fp4TilesConfig c = kFp4TilesKernels[i];
     of_sm90.push_back(runtime::with_parameters<Fp4GroupedParams>(
         {.name = "grouped_" + gemm_detail::fp4_tiles_kernel_name(c),

@@ -12,6 +12,7 @@
 #include "ops/moe/call_memory.h"
 #include "ops/moe/cuda/plan.h"
 #include "ops/moe/test/emulation.h"
+#include "ops/quantize/test/emulation.h"
 
 namespace blockscale::test {
 
@@ -45,6 +46,11 @@ inline bool emulate(gemm_detail::ProductPlan& plan, const std::vector<emulator::
   } else if (auto* const tiles = std::get_if<gemm_detail::Fp4TilesPlan>(&plan.product)) {
     const auto kernel = static_cast<std::size_t>(tiles->kernel);
     gemm_detail::resolve_tensor_maps(tiles->maps, emulator::encode_tensor_map, tiles->params);
+    if (const auto& of_a = tiles->conversion; of_a && !run(of_a->architecture, of_a->shape, [&] {
+                                                dequantize_function(of_a->kernel)(of_a->params);
+                                              })) {
+      return false;
+    }
     if (!run(tiles->architecture, tiles->shape, [&] { run_kernel(kernel, tiles->params); })) {
       return false;
     }

@@ -4,6 +4,7 @@
 
 #include "blockscale/cuda.h"
 #include "ops/common/cuda/call.h"
+#include "ops/quantize/cuda/dequantize_plan.h"
 #include "ops/quantize/cuda/plan.h"
 #include "ops/quantize/cuda/rows_and_columns_plan.h"
 #include "runtime/kernels/kernel.h"
@@ -23,5 +24,6 @@ void add_input(cuda::CallDevice& device, const MatrixView& x, const FusedInput& 
 /// Launches a plan, in the caller's context.
 void launch_steps(const QuantizePlan& plan, const cuda::Execution& execution);
 void launch_plan(const RowsAndColumnsPlan& plan, const cuda::Execution& execution);
+void launch_plan(const DequantizePlan& plan, const cuda::Execution& execution);
 
 }  // namespace blockscale::quantize_detail

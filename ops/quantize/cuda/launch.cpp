@@ -40,6 +40,11 @@ void launch_steps(const QuantizePlan& plan, const cuda::Execution& execution) {
   }
 }
 
+void launch_plan(const DequantizePlan& plan, const cuda::Execution& execution) {
+  cuda::launch(dequantize_kernels().get(static_cast<std::size_t>(plan.kernel), plan.architecture),
+               plan.shape, execution, plan.params);
+}
+
 }  // namespace quantize_detail
 
 namespace cuda {
@@ -137,9 +142,7 @@ void dequantize(const ScaledTensorView& x, const MutableMatrixView& out,
   runtime::KernelSet& kernels = quantize_detail::dequantize_kernels();
   const quantize_detail::DequantizePlan plan = plan_dequantize(a, device.chip(kernels));
   const DeviceScope scope(device.ordinal());
-  const runtime::Kernel& kernel =
-      kernels.get(static_cast<std::size_t>(plan.kernel), plan.architecture);
-  launch(kernel, plan.shape, execution, plan.params);
+  quantize_detail::launch_plan(plan, execution);
 }
 
 }  // namespace cuda

@@ -11,21 +11,12 @@
 #include "device/encode/store.cuh"
 #include "ops/quantize/cuda/dequantize_plan.h"
 #include "ops/quantize/kernels/dequantize.cuh"
+#include "ops/quantize/test/emulation.h"
 #include "ops/quantize/test/support.h"
 #include "tests/chip.h"
 
 namespace blockscale {
 namespace {
-
-using DequantizeFunction = void (*)(const DequantizeParams&);
-
-template <std::size_t... kIndices>
-constexpr auto functions_of(std::index_sequence<kIndices...>) {
-  return std::array<DequantizeFunction, sizeof...(kIndices)>{
-      &dequantize_blocks<kDequantizeKernels[static_cast<int>(kIndices)]>...};
-}
-constexpr auto kFunctions =
-    functions_of(std::make_index_sequence<static_cast<std::size_t>(kDequantizeKernels.count)>());
 
 struct Case {
   Recipe recipe;
@@ -96,7 +87,7 @@ int check(const Case& c) {
       buffers.push_back(emulator::input("scales", scales));
       buffers.push_back(emulator::input("tensor_scale", tensor_scale));
     }
-    const auto function = kFunctions[static_cast<std::size_t>(plan.kernel)];
+    const test::DequantizeFunction function = test::dequantize_function(plan.kernel);
     const emulator::Report report =
         emulator::launch(plan.shape, buffers, emulator::compiled_for(plan.architecture, {}),
                          [&] { function(plan.params); });

@@ -11,6 +11,7 @@
 #include "device/emulator/emulator.h"
 #include "ops/quantize/cuda/plan.h"
 #include "ops/quantize/kernels/config.h"
+#include "ops/quantize/kernels/dequantize_config.h"
 #include "tests/chip.h"
 
 namespace blockscale::test {
@@ -19,6 +20,11 @@ using QuantizeFunction = void (*)(const QuantizeParams&);
 
 /// A kernel of kQuantizeKernels as a host function.
 QuantizeFunction quantize_function(int kernel);
+
+using DequantizeFunction = void (*)(const DequantizeParams&);
+
+/// A kernel of kDequantizeKernels as a host function.
+DequantizeFunction dequantize_function(int kernel);
 
 /// Indices of the kernels that this process has emulated.
 inline std::set<int>& emulated_kernels() {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ops/gemm/cuda/bf16_rows.h"
 #include "ops/gemm/cuda/problem.h"
 #include "ops/gemm/cuda/sm90/fp4_plan.h"
 #include "ops/gemm/cuda/specs.h"
@@ -19,7 +20,7 @@ constexpr int kTokens[] = {64, 128, 256};
 /// (Tensor copies count bytes of a row of A in 31 bits.)
 bool takes_fp4_tiles(const GemmArguments& x, const cuda::Chip& chip) {
   return runtime::runs_on(kWgmmaArchitectures[0], chip.architecture) &&
-         kFp4TilesKernels.find(x.a.recipe, x.b.recipe, kTokens[0]) >= 0 && !x.quantized &&
+         kFp4TilesKernels.find(x.a.recipe, x.b.recipe, kTokens[0], false) >= 0 && !x.quantized &&
          x.d.rows > 0 && x.d.rows < kMostElements && x.d.columns > 0 &&
          x.d.columns < kMostElements && x.d.batch > 0 && x.a.k > 0 && x.a.k < kMostElements / 2 &&
          x.a.k % kPieceK == 0 && begins_at_16_bytes(x.a) && begins_at_16_bytes(x.b) &&
@@ -39,10 +40,6 @@ struct Sizes {
 Sizes sizes_of(const GemmArguments& x) {
   return {x.d.rows, ceil_div(x.d.columns, std::int64_t{kTileRows}), x.d.batch,
           ceil_div(x.a.k, std::int64_t{kStageK})};
-}
-
-Fp4TilesConfig config_of(const GemmArguments& x, int tokens) {
-  return kFp4TilesKernels[kFp4TilesKernels.find(x.a.recipe, x.b.recipe, tokens)];
 }
 
 /// Of which a multiprocessor's shared memory has room for as many blocks as there are.
@@ -76,20 +73,22 @@ double cost_of(const Sizes& size, const cuda::Chip& chip, const Fp4TilesDivision
          (d.blocks_k > 1 ? of_exchange : 0);
 }
 
-/// The division that costs least. (K is not divided where a row's bits are to be the same among
-/// other rows.)
-std::optional<Fp4TilesDivision> best_division(const GemmArguments& x, const Sizes& size,
-                                              const cuda::Chip& chip) {
+/// The division that costs least, of kernels that promote or not. (K is not divided where a row's
+/// bits are to be the same among other rows.)
+std::optional<Fp4TilesDivision> best_division(const GemmArguments& x, bool promotes,
+                                              const Sizes& size, const cuda::Chip& chip) {
   std::optional<Fp4TilesDivision> best;
   double least = 0;
   for (const int tokens : kTokens) {
+    const int kernel = kFp4TilesKernels.find(x.a.recipe, x.b.recipe, tokens, promotes);
+    if (kernel < 0) continue;
     for (std::uint32_t blocks = 1; blocks <= fp4_tiles::kMostBlocksK; blocks *= 2) {
       const Fp4TilesDivision d = {tokens, blocks};
       if (blocks > 1 &&
           (x.batch_invariant || blocks > size.stages || !run_at_once(size, chip, d))) {
         break;
       }
-      if (!stages_of(chip, config_of(x, tokens), is_alone(size, chip, d), false)) break;
+      /// Of which a multiprocessor's shared memory has room for as many blocks as there are.
       const double cost = cost_of(size, chip, d);
       if (!best || cost < least) best = d, least = cost;
     }
@@ -129,6 +128,23 @@ Fp4TilesParams params_of(const GemmArguments& x, const Sizes& size, const Fp4Til
   return p;
 }
 
+/// Whether sums take the scales of `a` for each kPromotedK of k, or each 32.
+bool has_scales_of_k(const ScaledTensorView& a) {
+  const RecipeTraits& t = recipe_traits(a.recipe);
+  return format_traits(t.element).bits == 8 && t.block_k != 0;
+}
+
+/// Gives sums what the converted rows of `a` have left.
+void take_scales_of_a(const ScaledTensorView& a, Fp4TilesParams& p) {
+  if (has_scales_of_k(a)) {
+    p.a_scales = scales_of_operand(a);
+    p.a_scales_of_32 = recipe_traits(a.recipe).block_k == 32;
+  } else if (recipe_traits(a.recipe).family == Family::fp8) {
+    leave_row_scales(a, p.epilogue);
+  }
+  p.a_tensor_scale = tensor_scale_of(a);
+}
+
 }  // namespace
 
 double fp4_tiles_stage_cost(int tokens) {
@@ -150,18 +166,29 @@ bool stores_directly(const LinearEpilogue& e) {
          e.row_scales.data == nullptr && e.column_scales.data == nullptr;
 }
 
-std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& x, const cuda::Chip& chip,
+std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& validated, const cuda::Chip& chip,
+                                           void* workspace,
                                            std::optional<Fp4TilesDivision> division) {
+  GemmArguments x = validated;
+  const bool converts = has_bf16_rows(x.a), promotes = converts && has_scales_of_k(x.a);
+  if (converts) x.a = bf16_rows_of(x.a, workspace);
   if (!takes_fp4_tiles(x, chip)) return std::nullopt;
   const Sizes size = sizes_of(x);
-  if (!division) division = best_division(x, size, chip);
+  if (!division) division = best_division(x, promotes, size, chip);
   if (!division) return std::nullopt;
-  const Fp4TilesConfig config = config_of(x, division->tokens);
+  const int kernel = kFp4TilesKernels.find(x.a.recipe, x.b.recipe, division->tokens, promotes);
+  if (kernel < 0) return std::nullopt;
+  const Fp4TilesConfig config = kFp4TilesKernels[kernel];
   const bool alone = is_alone(size, chip, *division);
   Fp4TilesPlan plan;
-  plan.kernel = kFp4TilesKernels.find(x.a.recipe, x.b.recipe, division->tokens);
+  plan.kernel = kernel;
   plan.architecture = chip.architecture;
   plan.params = params_of(x, size, *division);
+  if (converts) {
+    plan.conversion = plan_bf16_rows(validated.a, x.a, chip);
+    plan.workspace_bytes = bf16_rows_bytes(validated.a);
+    take_scales_of_a(validated.a, plan.params);
+  }
   const bool is_direct = division->blocks_k == 1 && stores_directly(plan.params.epilogue);
   const std::optional<std::uint32_t> stages = stages_of(chip, config, alone, is_direct);
   if (!stages) return std::nullopt;
@@ -191,25 +218,28 @@ std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& x, const cuda::C
 
 std::string fp4_tiles_kernel_name(const Fp4TilesConfig& c) {
   return std::string("gemm_tiles_") + recipe_traits(c.b).name + "_" + format_traits(c.form).name +
-         "_" + std::to_string(c.tokens) + "x" + std::to_string(kTileRows);
+         "_" + std::to_string(c.tokens) + "x" + std::to_string(kTileRows) +
+         (c.promotes ? "_promoted" : "");
 }
 
 std::string Fp4TilesPlan::str() const {
   const Fp4TilesParams& p = params;
   const Fp4TilesConfig config = kFp4TilesKernels[kernel];
-  std::string text = fp4_tiles_kernel_name(config) + ": " + std::to_string(p.order.tiles) +
-                     " tiles of " + std::to_string(config.tokens) + " x " +
-                     std::to_string(kTileRows) + ", " + std::to_string(p.k_stages) + " stages of " +
-                     std::to_string(kStageK) + " of K";
+  std::string text;
+  if (conversion) text = "A in bf16 in the workspace by " + conversion->str();
+  text += fp4_tiles_kernel_name(config) + ": " + std::to_string(p.order.tiles) + " tiles of " +
+          std::to_string(config.tokens) + " x " + std::to_string(kTileRows) + ", " +
+          std::to_string(p.k_stages) + " stages of " + std::to_string(kStageK) + " of K";
   if (p.blocks_k > 1) {
     text += " divided among " + std::to_string(p.blocks_k) + " blocks of a cluster";
   }
-  return text + "; " + std::to_string(product(shape.grid)) + " x " + std::to_string(shape.block.x) +
-         " threads, " + std::to_string(p.stages) + " stages, " +
-         std::to_string(shape.dynamic_shared_bytes) + " bytes shared, " +
-         (p.is_direct           ? "stored as boxes, directly\n"
-          : p.epilogue.d.chunks ? "stored as boxes\n"
-                                : "stored by elements\n");
+  text += "; " + std::to_string(product(shape.grid)) + " x " + std::to_string(shape.block.x) +
+          " threads, " + std::to_string(p.stages) + " stages, " +
+          std::to_string(shape.dynamic_shared_bytes) + " bytes shared, " +
+          (p.is_direct           ? "stored as boxes, directly\n"
+           : p.epilogue.d.chunks ? "stored as boxes\n"
+                                 : "stored by elements\n");
+  return conversion ? text + "workspace " + std::to_string(workspace_bytes) + " bytes\n" : text;
 }
 
 std::vector<runtime::KernelSpec> fp4_tiles_kernel_specs() {

@@ -12,6 +12,7 @@
 #include "core/launch_shape.h"
 #include "ops/gemm/cuda/tensor_maps.h"
 #include "ops/gemm/kernels/sm90/fp4_tiles_params.h"
+#include "ops/quantize/cuda/dequantize_plan.h"
 #include "runtime/kernels/kernel_spec.h"
 
 namespace blockscale::gemm_detail {
@@ -23,6 +24,8 @@ struct Fp4TilesDivision {
 };
 
 struct Fp4TilesPlan {
+  /// Before the product: A's rows in bf16 in the workspace, where they are not in bf16 or f16.
+  std::optional<quantize_detail::DequantizePlan> conversion;
   int kernel = 0;  // index into kFp4TilesKernels
   LaunchShape shape;
   Fp4TilesParams params;
@@ -34,9 +37,11 @@ struct Fp4TilesPlan {
 };
 
 /// None where another kernel computes the product: of other recipes, scales or chips, of rows that
-/// do not begin at multiples of 16 bytes, and where D is quantized. `division`: in place of the one
-/// that is expected to be fastest.
+/// do not begin at multiples of 16 bytes (of A, where they are not converted), and where D is
+/// quantized. `workspace` is not looked at. `division`: in place of the one that is expected to be
+/// fastest.
 std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& validated, const cuda::Chip& chip,
+                                           void* workspace = nullptr,
                                            std::optional<Fp4TilesDivision> division = std::nullopt);
 
 /// As many stages as shared memory has room for, where a multiprocessor has so many blocks and each

@@ -8,7 +8,8 @@
 // alone.
 //   1. Codes become bf16 or f16, times the scale of their block, exactly, while the stage before is
 //      multiplied.
-//   2. The tensor cores sum all of K.
+//   2. The tensor cores sum all of K, or where A has scales for blocks of it each of these, which
+//      is then added up in f32, times its scale.
 //   3. Sums go through shared memory, from which each warp takes 16 rows of A and 64 columns of D
 //      as a TileStore wants them. There blocks of a cluster, which divide K, add theirs in the
 //      order of k.
@@ -89,6 +90,70 @@ class Multiplier {
     }
   }
 
+  /// The same over stages from `k` to `k_end`, each kPromotedK of which are summed from 0. The next
+  /// ones' first stage becomes numbers while the last is multiplied.
+  BLOCKSCALE_DEVICE void multiply_promoted(uint32_t k, uint32_t k_end, uint32_t rows, Sums& sums) {
+    constexpr uint32_t kBlock = kPromotedK / kStageK;
+    static_assert(kBlock == 2);
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < Sums::kValues; ++i) sums.set(i, 0);
+    Stage x, y;
+    Sums products;
+    BLOCKSCALE_NO_UNROLL
+    while (k != k_end) {
+      if (!next_has_factors()) {
+        take(x, false, false);
+        add_blocks(sums, x, rows);
+        leave();
+        ++k;
+        continue;
+      }
+      take(x, true, false);
+      BLOCKSCALE_NO_UNROLL
+      for (;;) {
+        begin(products, x, false);
+        if (++k == k_end || k % kBlock == 0 || !next_has_factors()) {
+          end<0>(products, x);
+          promote(sums, products, x.place, 0);
+          leave();
+          break;
+        }
+        take(y, true, false);
+        begin(products, y);
+        end<1>(products, x);
+        const bool goes_on = ++k != k_end && next_has_factors();
+        if (goes_on) take(x, true, true);
+        end<0>(products, y);
+        promote(sums, products, y.place, 0);
+        if (!goes_on) leave();
+        leave();
+        if (!goes_on) break;
+      }
+    }
+  }
+
+  /// The same over `count` stages, each block of 32 of which is summed from 0.
+  BLOCKSCALE_DEVICE void multiply_blocks(uint32_t count, uint32_t rows, Sums& sums) {
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < Sums::kValues; ++i) sums.set(i, 0);
+    Stage x;
+    Sums products;
+    BLOCKSCALE_NO_UNROLL
+    for (; count != 0; --count) {
+      const bool has_factors = next_has_factors();
+      take(x, has_factors, false);
+      if (!has_factors) add_blocks(sums, x, rows);
+      BLOCKSCALE_UNROLL
+      for (uint32_t block = 0; block < kStageK / 32; ++block) {
+        if (!has_factors) break;
+        begin(products, x, false, 2 * block, 2);
+        end<0>(products, x);
+        promote(sums, products, x.place, block);
+      }
+      leave();
+    }
+  }
+
  private:
   static constexpr bool kIsNvfp4 = Shared<kConfig>::kIsNvfp4;
   static constexpr Format kForm = kConfig.form;
@@ -160,14 +225,16 @@ class Multiplier {
     }
   }
 
-  /// Begins the products of a stage, behind those of the one before.
-  BLOCKSCALE_DEVICE void begin(Sums& sums, Stage& x) {
+  /// Begins the products of a stage, or of some of its steps, behind those of the one before.
+  /// `goes_on`: adds them to the sums.
+  BLOCKSCALE_DEVICE void begin(Sums& sums, Stage& x, bool goes_on = true, uint32_t first = 0,
+                               uint32_t count = kSteps) {
     const ptx::WgmmaDescriptor a =
         ptx::wgmma_descriptor(shared_.a(x.place), TensorMapSwizzle::bytes_128);
     ptx::wgmma_fence(sums, x.b[0], x.b[1], x.b[2], x.b[3]);
     BLOCKSCALE_UNROLL
-    for (uint32_t i = 0; i < kSteps; ++i) {
-      ptx::wgmma_mma_async<kElement, kElement>(sums, x.b[i], a + i * 32, true);
+    for (uint32_t i = first; i < first + count; ++i) {
+      ptx::wgmma_mma_async<kElement, kElement>(sums, x.b[i], a + i * 32, goes_on || i > first);
     }
     ptx::wgmma_commit_group();
   }
@@ -209,11 +276,38 @@ class Multiplier {
           ptx::mma_sync_m16n8<kMma>(products, {{b[0], b[1], b[2], b[3]}},
                                     {{pair(2 * step), pair(2 * step + 1)}});
         }
+        if constexpr (kConfig.promotes) {
+          const auto of_a = a_scales(x.place, block, first);
+          BLOCKSCALE_UNROLL
+          for (int i = 0; i < 4; ++i) {
+            products.value[i] = ptx::mul_rn(products.value[i], of_a.at[i % 2]);
+          }
+        }
         BLOCKSCALE_UNROLL
         for (int i = 0; i < 4; ++i) {
           const int of_sums = first / 2 + i;
           sums.set(of_sums, ptx::fma_rn(products.value[i], scales[i / 2], sums.get(of_sums)));
         }
+      }
+    }
+  }
+
+  /// A's scales of a block of a stage, of the thread's two columns of eight tokens from `first` on.
+  BLOCKSCALE_DEVICE device::Vector<float, 2> a_scales(uint32_t stage, uint32_t block,
+                                                      int first) const {
+    return ptx::ld_shared<device::Vector<float, 2>>(
+        shared_.a_scales(stage, block, static_cast<uint32_t>(first) + ptx::laneid() % 4 * 2));
+  }
+
+  /// Adds products, which have ended, times A's scales.
+  BLOCKSCALE_DEVICE void promote(Sums& sums, const Sums& products, uint32_t stage,
+                                 uint32_t block) const {
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < Sums::kValues; i += 4) {
+      const auto scales = a_scales(stage, block, 2 * i);
+      BLOCKSCALE_UNROLL
+      for (int j = i; j < i + 4; ++j) {
+        sums.set(j, ptx::fma_rn(products.get(j), scales.at[j % 2], sums.get(j)));
       }
     }
   }
@@ -253,7 +347,16 @@ BLOCKSCALE_DEVICE void multiply(const Work& work, const Shared<kConfig>& shared,
   for (uint32_t index = work.first; index < work.tiles.count(); index += work.step) {
     typename Multiplier<kConfig>::Sums sums;
     const Tile tile = work.tiles.tile(index);
-    multiplier.multiply(work.k_end - work.k_begin, tile.end_row - tile.first_row, sums);
+    const uint32_t rows = tile.end_row - tile.first_row;
+    if constexpr (kConfig.promotes) {
+      if (work.p.a_scales_of_32) {
+        multiplier.multiply_blocks(work.k_end - work.k_begin, rows, sums);
+      } else {
+        multiplier.multiply_promoted(work.k_begin, work.k_end, rows, sums);
+      }
+    } else {
+      multiplier.multiply(work.k_end - work.k_begin, rows, sums);
+    }
     if (work.p.is_direct) {
       store_directly(sums, tile);
     } else {

@@ -12,6 +12,9 @@ struct Fp4TilesConfig {
   Recipe b = Recipe::nvfp4;    // or mxfp4
   Format form = Format::bf16;  // A's elements, and what B's become
   int tokens = 256;            // rows of A in a tile: wgmma's columns
+  /// Products of each kPromotedK of k, or of 32, take A's scale of the row and these before f32
+  /// adds them up.
+  bool promotes = false;
 
   friend BLOCKSCALE_HD constexpr bool operator==(const Fp4TilesConfig&,
                                                  const Fp4TilesConfig&) = default;
@@ -32,6 +35,7 @@ inline constexpr uint32_t kLoadWarps = 4;   // with scales of 32 of them each
 /// K of a stage: four instructions of 16, and pieces of 32, with which K ends.
 inline constexpr uint32_t kStageK = 64;
 inline constexpr uint32_t kPieceK = 32;
+inline constexpr uint32_t kPromotedK = kFp8BlockK;   // two stages
 inline constexpr uint32_t kRowBytesA = kStageK * 2;  // as tensor copies swizzle them
 inline constexpr uint32_t kRowBytesB = kStageK / 2;
 
@@ -49,26 +53,27 @@ inline constexpr uint32_t kMostBlocksK = 8;  // that divide K: blocks of a clust
 
 /// Blocks that one multiprocessor's registers hold, and registers as in fp8_config.h.
 BLOCKSCALE_HD constexpr int blocks_per_multiprocessor(const Fp4TilesConfig& c) {
-  return c.tokens == 64 ? 2 : 1;
+  return c.tokens == 64 && !c.promotes ? 2 : 1;
 }
 BLOCKSCALE_HD constexpr int math_registers(const Fp4TilesConfig& c) {
-  return c.tokens == 64 ? 104 : 232;
+  return c.promotes ? 224 : c.tokens == 64 ? 104 : 232;
 }
 BLOCKSCALE_HD constexpr int loader_registers(const Fp4TilesConfig& c) {
-  return c.tokens == 64 ? 32 : 40;
+  return c.promotes ? 56 : c.tokens == 64 ? 32 : 40;
 }
 
 /// Stages at most. Their mbarriers lie first in shared memory, then words that say whether their
 /// scales have factors.
 inline constexpr uint32_t kFp4TilesMostStages = 12;
 
-/// Where everything else lies in shared memory, in bytes from its start: the stages' scales, their
-/// operands (rows of A, then codes of B), warps' buffers of results, and, unless sums go to D
-/// directly, warpgroups' exchanges of them.
+/// Where everything else lies in shared memory, in bytes from its start: the stages' scales, and
+/// A's of those that promote, their operands (rows of A, then codes of B), warps' buffers of
+/// results, and, unless sums go to D directly, warpgroups' exchanges of them.
 struct Fp4TilesMemory {
   static constexpr uint32_t kHaveFactors = kFp4TilesMostStages * 16;
   static constexpr uint32_t kScales = 512;
 
+  uint32_t a_scales;
   uint32_t operands;
   uint32_t stage_bytes;
   uint32_t b_offset;  // in a stage
@@ -83,7 +88,10 @@ BLOCKSCALE_HD constexpr Fp4TilesMemory memory_of(const Fp4TilesConfig& c, uint32
                                                  bool is_direct) {
   using namespace fp4_tiles;
   Fp4TilesMemory m{};
-  m.operands = (Fp4TilesMemory::kScales + stages * kTileRows * kRowWords * 4 + 1023) / 1024 * 1024;
+  m.a_scales = Fp4TilesMemory::kScales + stages * kTileRows * kRowWords * 4;
+  const uint32_t a_scale_bytes =
+      c.promotes ? stages * (kStageK / 32) * static_cast<uint32_t>(c.tokens) * 4 : 0;
+  m.operands = (m.a_scales + a_scale_bytes + 1023) / 1024 * 1024;
   m.b_offset = static_cast<uint32_t>(c.tokens) * kRowBytesA;
   m.stage_bytes = m.b_offset + kTileRows * kRowBytesB;
   m.results = m.operands + stages * m.stage_bytes;
@@ -93,18 +101,25 @@ BLOCKSCALE_HD constexpr Fp4TilesMemory memory_of(const Fp4TilesConfig& c, uint32
 }
 
 inline constexpr struct Fp4TilesKernelList {
-  static constexpr int kCount = 12;
+  static constexpr int kThatSumAll = 12, kCount = kThatSumAll + 4;
 
   BLOCKSCALE_HD constexpr Fp4TilesConfig operator[](int i) const {
+    if (i >= kThatSumAll) {  // of two accumulators, each of 128 rows of A at most
+      return {.b = (i - kThatSumAll) / 2 == 0 ? Recipe::nvfp4 : Recipe::mxfp4,
+              .tokens = 64 << i % 2,
+              .promotes = true};
+    }
     return {.b = i / 6 == 0 ? Recipe::nvfp4 : Recipe::mxfp4,
             .form = i / 3 % 2 == 0 ? Format::bf16 : Format::f16,
             .tokens = 64 << i % 3};
   }
   /// The number of a kernel; -1 if there is none.
-  BLOCKSCALE_HD constexpr int find(Recipe a, Recipe b, int tokens) const {
+  BLOCKSCALE_HD constexpr int find(Recipe a, Recipe b, int tokens, bool promotes) const {
     for (int i = 0; i < kCount; ++i) {
       const Fp4TilesConfig c = (*this)[i];
-      if (c.b == b && plain_recipe(c.form) == a && c.tokens == tokens) return i;
+      if (c.b == b && plain_recipe(c.form) == a && c.tokens == tokens && c.promotes == promotes) {
+        return i;
+      }
     }
     return -1;
   }

@@ -74,6 +74,12 @@ struct Shared {
   BLOCKSCALE_DEVICE ptx::SharedAddress scales(uint32_t stage, uint32_t row) const {
     return base + (Fp4TilesMemory::kScales + (stage * kTileRows + row) * kRowWords * 4);
   }
+  /// Of A, whose rows are the tile's tokens, and of a block of 32 of the stage's k.
+  BLOCKSCALE_DEVICE ptx::SharedAddress a_scales(uint32_t stage, uint32_t block,
+                                                uint32_t token) const {
+    const uint32_t row = stage * (kStageK / 32) + block;
+    return base + (memory.a_scales + (row * static_cast<uint32_t>(kConfig.tokens) + token) * 4);
+  }
   /// Of MX: a word for each 32 rows, which is 0 where one of their scales has no factor.
   BLOCKSCALE_DEVICE ptx::SharedAddress has_factors(uint32_t stage, uint32_t of_rows) const {
     return base + (Fp4TilesMemory::kHaveFactors + (stage * (kTileRows / 32) + of_rows) * 4);
@@ -96,8 +102,8 @@ class Loader {
       : work_(work), shared_(shared), warp_(warp) {}
 
   BLOCKSCALE_DEVICE void run() {
-    const bool together =
-        work_.p.scale_vectors && (work_.k_begin | work_.k_end) % kScaleStages == 0;
+    const bool together = !kConfig.promotes && work_.p.scale_vectors &&
+                          (work_.k_begin | work_.k_end) % kScaleStages == 0;
     BLOCKSCALE_NO_UNROLL
     for (uint32_t i = work_.first; i < work_.tiles.count(); i += work_.step) {
       const Tile tile = work_.tiles.tile(i);
@@ -111,13 +117,16 @@ class Loader {
   }
 
  private:
+  static constexpr uint32_t kTokens = static_cast<uint32_t>(kConfig.tokens);
   static constexpr uint32_t kPieces = kStageK / kPieceK;
+  static constexpr uint32_t kBlocks = kStageK / 32;  // of A, or parts of its one
   static constexpr bool kIsNvfp4 = Shared<kConfig>::kIsNvfp4;
   static constexpr uint32_t kPieceBytes = kIsNvfp4 ? 2 : 1;
   static constexpr uint32_t kOne = kIsNvfp4 ? 0x3838 : 127;  // of pieces that there are not
 
   struct Scales {
     uint32_t at[kPieces];
+    uint32_t of_a[kBlocks];  // where sums take them
   };
   /// A row's scales of kScaleStages stages side by side.
   using Words = device::Vector<uint32_t, kScaleStages * kPieces * kPieceBytes / 4>;
@@ -129,6 +138,12 @@ class Loader {
     const uint32_t last = p.epilogue.columns - 1;
     scales_ = p.scales.data + tile.group * p.scales.batch_stride +
               p.scales.row_offset(row < last ? row : last);
+    if constexpr (kConfig.promotes) {
+      const uint32_t token = tile.first_row + 32 * warp_ + ptx::laneid();
+      const uint32_t last_token = p.epilogue.rows - 1;
+      a_scale_ = tile.group * p.a_scales.batch_stride +
+                 p.a_scales.row_offset(token < last_token ? token : last_token);
+    }
   }
 
   /// A tile's stages, whose scales are loaded a group ahead.
@@ -167,6 +182,22 @@ class Loader {
       const uint32_t piece = k * kPieces + i;
       to.at[i] = ptx::ld_global_nc_narrow_if<kPieceBytes>(
           piece < p.pieces, scales_ + p.scales.k_offset(piece * kPieceBytes), kOne);
+    }
+    if constexpr (kConfig.promotes) load_of_a(to, k);
+  }
+
+  /// A's, of the same stage: one, or one of each block of 32.
+  BLOCKSCALE_DEVICE void load_of_a(Scales& to, uint32_t k) const {
+    const auto& p = work_.p;
+    const auto* const words = reinterpret_cast<const uint32_t*>(p.a_scales.data);
+    BLOCKSCALE_UNROLL
+    for (uint32_t i = 0; i < kBlocks; ++i) {
+      const uint32_t piece = k * kPieces + i;
+      const uint32_t block = p.a_scales_of_32 ? piece : k / (kPromotedK / kStageK);
+      const bool exists = piece < p.pieces && (p.a_scales_of_32 || i == 0);
+      const int64_t at = a_scale_ + p.a_scales.k_offset(block);
+      to.of_a[i] = p.a_scales.bytes ? ptx::ld_global_nc_u8_if(exists, p.a_scales.data + at)
+                                    : ptx::ld_global_nc_if(exists, words + at);
     }
   }
 
@@ -210,6 +241,15 @@ class Loader {
     shared_.ring.wait_empty(place_);
     if (warp_ == 0 && ptx::elect_sync()) copy(tile, k);
     ptx::st_shared(shared_.scales(place_.stage, 32 * warp_ + ptx::laneid()), words);
+    if (kConfig.promotes && 32 * warp_ < kTokens) {
+      BLOCKSCALE_UNROLL
+      for (uint32_t i = 0; i < kBlocks; ++i) {
+        const uint32_t scale = work_.p.a_scales_of_32 ? scales.of_a[i] : scales.of_a[0];
+        ptx::st_shared(
+            shared_.a_scales(place_.stage, i, 32 * warp_ + ptx::laneid()),
+            work_.p.a_scales.bytes ? scale_value(static_cast<uint8_t>(scale)) : scale_value(scale));
+      }
+    }
     if (!kIsNvfp4 && ptx::laneid() == 0) {
       ptx::st_shared(shared_.has_factors(place_.stage, warp_), static_cast<uint32_t>(fit));
     }
@@ -239,6 +279,7 @@ class Loader {
   const Shared<kConfig>& shared_;
   uint32_t warp_;
   const uint8_t* scales_ = nullptr;  // of the lane's row in the tile
+  int64_t a_scale_ = 0;              // where the token's are
   device::StagePlace place_;
 };
 

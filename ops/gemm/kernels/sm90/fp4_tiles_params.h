@@ -29,6 +29,9 @@ struct alignas(64) Fp4TilesParts {
   /// Those of kScaleStages stages of a row lie side by side, at a multiple of their size.
   bool scale_vectors = false;
   TensorScale tensor_scale;  // of B
+  TensorScale a_tensor_scale;
+  GemmScales a_scales;          // of kernels that promote: of each kPromotedK
+  bool a_scales_of_32 = false;  // or of each 32
   bool a_batched = false, b_batched = false;
   /// Rows of D are in 16 bits and whole chunks, stay where they are, and are made of nothing but
   /// sums, alpha, bias and gate: no sums are exchanged.

@@ -38,15 +38,18 @@ BLOCKSCALE_DEVICE void sync_exchange(const Work& work, uint32_t warpgroup) {
   }
 }
 
-/// What NVFP4's factors have left, and its tensor scale.
+/// What NVFP4's factors have left, and its tensor scales.
 template <Fp4TilesConfig kConfig, int kSums>
-BLOCKSCALE_DEVICE void apply_tensor_scale(float (&sums)[kSums], const TensorScale& scale,
-                                          uint32_t group) {
+BLOCKSCALE_DEVICE void apply_tensor_scales(float (&sums)[kSums], const Fp4TilesParts& p,
+                                           uint32_t matrix, uint32_t group) {
   if constexpr (!Shared<kConfig>::kIsNvfp4) return;
-  const TensorFactor factor(scale, group);
+  const TensorFactor of_b(p.tensor_scale, group);
   BLOCKSCALE_UNROLL
   for (float& sum : sums) sum = ptx::mul_rn(sum, decoding::kUe4m3Left);
-  factor.apply(sums);
+  if (const TensorScale& of_a = p.a_tensor_scale; of_a.data != nullptr) {
+    TensorFactor(of_a, matrix).apply(sums);
+  }
+  of_b.apply(sums);
 }
 
 /// From D^T's sums to D, whatever the epilogue.
@@ -71,7 +74,7 @@ class Storer {
       if (!work_.divides_k() || warp_ % p.blocks_k == work_.rank) {
         float own[kOwn];
         take(own);
-        apply_tensor_scale<kConfig>(own, p.tensor_scale, tile.group);
+        apply_tensor_scales<kConfig>(own, p, span.matrix, tile.group);
         Store(p.epilogue, p.map(Fp4TilesMap::d), shared_.results(warp_), p.order.row_map())(
             own, span, tile.first_row + turn * kExchangeTokens + warp_ % 4 * 16,
             tile.n * kTileRows + warpgroup * 64);
@@ -160,7 +163,7 @@ class DirectStorer {
       float numbers[kOwn];
       BLOCKSCALE_UNROLL
       for (int i = 0; i < kOwn; ++i) numbers[i] = sums.get(static_cast<int>(turn) * kOwn + i);
-      apply_tensor_scale<kConfig>(numbers, p.tensor_scale, tile.group);
+      apply_tensor_scales<kConfig>(numbers, p, span.matrix, tile.group);
       if (alpha != 1) {
         BLOCKSCALE_UNROLL
         for (float& x : numbers) x = ptx::mul_rn(alpha, x);
