@@ -109,7 +109,8 @@ struct Shared {
 
 /// By the warps that load: each brings the scales of 32 rows of B as factors, and the first one
 /// begins the copies of operands. A lane has loaded a row's scales of the next kAhead stages.
-template <Fp4TilesConfig kConfig>
+/// kBytesOfA: A's, where sums take them, are bytes, else f32. (A branch between loads would wait.)
+template <Fp4TilesConfig kConfig, bool kBytesOfA>
 class Loader {
  public:
   BLOCKSCALE_DEVICE Loader(const Work& work, const Shared<kConfig>& shared, uint32_t warp)
@@ -139,7 +140,7 @@ class Loader {
   static constexpr int kAhead = 4;
   static constexpr uint32_t kTokens = static_cast<uint32_t>(kConfig.tokens);
   static constexpr uint32_t kPieces = kStageK / kPieceK;
-  static constexpr uint32_t kBlocks = kStageK / 32;  // of A, or parts of its one
+  static constexpr uint32_t kBlocks = kStageK / 32;  // that have a scale of A
   static constexpr bool kIsNvfp4 = Shared<kConfig>::kIsNvfp4;
   static constexpr int kPieceBytes = kIsNvfp4 ? 2 : 1;
   static constexpr uint32_t kOne = kIsNvfp4 ? 0x3838 : 127;  // of pieces that there are not
@@ -191,7 +192,7 @@ class Loader {
     if (advance(loaded_)) find_scales();
   }
 
-  /// A's, of the same stage: one, or one of each block of 32.
+  /// A's, of the same stage: of each block of 32, which may have the same.
   BLOCKSCALE_DEVICE void load_of_a(Scales& to, bool has) const {
     const Fp4TilesParams& p = work_.p;
     const auto* const words = reinterpret_cast<const uint32_t*>(p.a_scales.data);
@@ -199,10 +200,10 @@ class Loader {
     for (uint32_t i = 0; i < kBlocks; ++i) {
       const uint32_t piece = loaded_.k * kPieces + i;
       const uint32_t block = p.a_scales_of_32 ? piece : loaded_.k / (kPromotedK / kStageK);
-      const bool exists = has && (p.a_scales_of_32 ? piece < p.pieces : i == 0);
+      const bool exists = has && piece < p.pieces;
       const int64_t at = a_scale_ + p.a_scales.k_offset(block);
-      to.of_a[i] = p.a_scales.bytes ? ptx::ld_global_nc_u8_if(exists, p.a_scales.data + at)
-                                    : ptx::ld_global_nc_if(exists, words + at);
+      to.of_a[i] = kBytesOfA ? ptx::ld_global_nc_u8_if(exists, p.a_scales.data + at)
+                             : ptx::ld_global_nc_if(exists, words + at);
     }
   }
 
@@ -222,8 +223,7 @@ class Loader {
       for (uint32_t i = 0; i < kPieces; ++i) {
         fit = fit && decoding::has_ue8m0_factor<kConfig.form>(scales.at[i]);
         words.at[i] = decoding::ue8m0_factor<kConfig.form>(scales.at[i]);
-        words.at[kFirstScale + i] =
-            bit_cast<uint32_t>(scale_value(static_cast<uint8_t>(scales.at[i])));
+        words.at[kFirstScale + i] = bit_cast<uint32_t>(decoding::ue8m0_value(scales.at[i]));
       }
       fit = ptx::vote_sync_all(ptx::kFullMask, fit);
     }
@@ -233,10 +233,9 @@ class Loader {
     if (kConfig.promotes && 32 * warp_ < kTokens) {
       BLOCKSCALE_UNROLL
       for (uint32_t i = 0; i < kBlocks; ++i) {
-        const uint32_t scale = work_.p.a_scales_of_32 ? scales.of_a[i] : scales.of_a[0];
-        ptx::st_shared(
-            shared_.a_scales(place_.stage, i, 32 * warp_ + ptx::laneid()),
-            work_.p.a_scales.bytes ? scale_value(static_cast<uint8_t>(scale)) : scale_value(scale));
+        const uint32_t scale = scales.of_a[i];
+        ptx::st_shared(shared_.a_scales(place_.stage, i, 32 * warp_ + ptx::laneid()),
+                       kBytesOfA ? decoding::ue8m0_value(scale) : scale_value(scale));
       }
     }
     if (!kIsNvfp4 && ptx::laneid() == 0) {
@@ -373,15 +372,13 @@ class Multiplier {
     Sums products;
     BLOCKSCALE_NO_UNROLL
     for (; count != 0; --count) {
-      const bool has_factors = next_has_factors();
-      take(x, has_factors, false);
-      if (!has_factors) add_blocks(sums, x, rows);
-      BLOCKSCALE_UNROLL
-      for (uint32_t block = 0; block < kStageK / 32; ++block) {
-        if (!has_factors) break;
-        begin(products, x, false, 2 * block, 2);
-        end<0>(products, x);
-        promote(sums, products, x.place, block);
+      if (next_has_factors()) {
+        take(x, true, false);
+        add_block<0>(sums, x, products);
+        add_block<1>(sums, x, products);
+      } else {
+        take(x, false, false);
+        add_blocks(sums, x, rows);
       }
       leave();
     }
@@ -460,14 +457,14 @@ class Multiplier {
 
   /// Begins the products of a stage, or of some of its steps, behind those of the one before.
   /// `goes_on`: adds them to the sums.
-  BLOCKSCALE_DEVICE void begin(Sums& sums, Stage& x, bool goes_on = true, uint32_t first = 0,
-                               uint32_t count = kSteps) {
+  template <uint32_t kFirst = 0, uint32_t kCount = kSteps>
+  BLOCKSCALE_DEVICE void begin(Sums& sums, Stage& x, bool goes_on = true) {
     const ptx::WgmmaDescriptor a =
         ptx::wgmma_descriptor(shared_.a(x.place), TensorMapSwizzle::bytes_128);
     ptx::wgmma_fence(sums, x.b[0], x.b[1], x.b[2], x.b[3]);
     BLOCKSCALE_UNROLL
-    for (uint32_t i = first; i < first + count; ++i) {
-      ptx::wgmma_mma_async<kElement, kElement>(sums, x.b[i], a + i * 32, goes_on || i > first);
+    for (uint32_t i = kFirst; i < kFirst + kCount; ++i) {
+      ptx::wgmma_mma_async<kElement, kElement>(sums, x.b[i], a + i * 32, goes_on || i > kFirst);
     }
     ptx::wgmma_commit_group();
   }
@@ -480,6 +477,14 @@ class Multiplier {
     } else {
       ptx::wgmma_wait_group<kPending>(x.b[0], x.b[1], x.b[2], x.b[3]);
     }
+  }
+
+  /// Adds the products of a block of 32 of k of a stage, times A's scales.
+  template <uint32_t kBlock>
+  BLOCKSCALE_DEVICE void add_block(Sums& sums, Stage& x, Sums& products) {
+    begin<2 * kBlock, 2>(products, x, false);
+    end<0>(products, x);
+    promote(sums, products, x.place, kBlock);
   }
 
   /// Adds the products of a stage that has numbers without scales: of blocks of 32 of k, by
@@ -666,7 +671,11 @@ class Storer {
 
 template <Fp4TilesConfig kConfig>
 BLOCKSCALE_DEVICE void load(const Work& work, const Shared<kConfig>& shared, uint32_t warp) {
-  Loader<kConfig>(work, shared, warp).run();
+  if (kConfig.promotes && work.p.a_scales.bytes) {
+    Loader<kConfig, true>(work, shared, warp).run();
+  } else {
+    Loader<kConfig, false>(work, shared, warp).run();
+  }
   if (work.p.blocks_k == 1) return;
   // The cluster, whose barrier is of all threads, has one tile.
   ptx::bar_warp_sync(ptx::kFullMask);
