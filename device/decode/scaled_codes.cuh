@@ -97,6 +97,11 @@ BLOCKSCALE_DEVICE void ue4m3_factors(uint32_t (&factors)[2], uint32_t scales) {
   factors[1] = ptx::prmt(pair, 0, 0x3232);
 }
 
+/// A scale in ue8m0, without a branch: its exponent field, and half of 2^-126, or NaN.
+BLOCKSCALE_DEVICE float ue8m0_value(uint32_t scale) {
+  return bit_cast<float>(scale << 23 | uint32_t{scale - 1 >= 254} << 22);
+}
+
 /// Scales in ue8m0 that have a factor: those with which every code is exact in a form.
 struct Ue8m0Factors {
   uint32_t least, most;

@@ -37,7 +37,8 @@ def test_activations_in_other_recipes_are_apart() -> None:
     ]
     options = argparse.Namespace(rows=[16, 1024], activations=None)
     products = weights.products_of("mxfp4", options)
-    assert products == [(16, "bf16"), (1024, "bf16"), (1024, "fp8_row"), (1024, "mxfp4")]
+    quantized = ("fp8_row", "fp8_1x128", "mxfp8_e4m3", "mxfp4")
+    assert products == [(16, "bf16"), (1024, "bf16"), *((1024, name) for name in quantized)]
     options.activations = ["mxfp4"]
     assert weights.products_of("mxfp4", options) == [(1024, "mxfp4")]
     assert weights.products_of("nvfp4", options) == []

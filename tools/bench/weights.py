@@ -24,7 +24,9 @@ LAYERS = ((7168, 2048), (4096, 7168), (24576, 1536), (8192, 8192), (28672, 4096)
 RECIPES = ("nvfp4", "mxfp4")
 ROWS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
 #: Of activations, by those of weights.
-ACTIVATIONS = {"nvfp4": ("bf16", "fp8_row", "nvfp4"), "mxfp4": ("bf16", "fp8_row", "mxfp4")}
+ACTIVATIONS = {
+    weights: ("bf16", "fp8_row", "fp8_1x128", "mxfp8_e4m3", weights) for weights in RECIPES
+}
 LEAST_QUANTIZED = 1024
 #: Time over that of reading: what the geometric mean over the layers may be. With more rows bf16's
 #: time over ours: what it has to be.

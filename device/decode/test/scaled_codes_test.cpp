@@ -115,6 +115,13 @@ TEST(ScaledCodes, OfEightBitsAreExact) {
   check_every_code_of_eight_bits<Format::f16, Format::e5m2>();
 }
 
+TEST(ScaledCodes, Ue8m0ValuesAreThoseOfTheFormat) {
+  for (std::uint32_t scale = 0; scale < 255; ++scale) {
+    EXPECT_EQ(decoding::ue8m0_value(scale), std::ldexp(1.0f, static_cast<int>(scale) - 127));
+  }
+  EXPECT_TRUE(std::isnan(decoding::ue8m0_value(255)));
+}
+
 /// What trained weights have: those of bf16 are all but the largest, of f16 those near 1.
 TEST(ScaledCodes, ScalesThatHaveAFactor) {
   for (std::uint32_t scale = 0; scale < 256; ++scale) {

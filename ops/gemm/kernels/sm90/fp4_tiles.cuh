@@ -140,15 +140,13 @@ class Multiplier {
     Sums products;
     BLOCKSCALE_NO_UNROLL
     for (; count != 0; --count) {
-      const bool has_factors = next_has_factors();
-      take(x, has_factors, false);
-      if (!has_factors) add_blocks(sums, x, rows);
-      BLOCKSCALE_UNROLL
-      for (uint32_t block = 0; block < kStageK / 32; ++block) {
-        if (!has_factors) break;
-        begin(products, x, false, 2 * block, 2);
-        end<0>(products, x);
-        promote(sums, products, x.place, block);
+      if (next_has_factors()) {
+        take(x, true, false);
+        add_block<0>(sums, x, products);
+        add_block<1>(sums, x, products);
+      } else {
+        take(x, false, false);
+        add_blocks(sums, x, rows);
       }
       leave();
     }
@@ -227,14 +225,14 @@ class Multiplier {
 
   /// Begins the products of a stage, or of some of its steps, behind those of the one before.
   /// `goes_on`: adds them to the sums.
-  BLOCKSCALE_DEVICE void begin(Sums& sums, Stage& x, bool goes_on = true, uint32_t first = 0,
-                               uint32_t count = kSteps) {
+  template <uint32_t kFirst = 0, uint32_t kCount = kSteps>
+  BLOCKSCALE_DEVICE void begin(Sums& sums, Stage& x, bool goes_on = true) {
     const ptx::WgmmaDescriptor a =
         ptx::wgmma_descriptor(shared_.a(x.place), TensorMapSwizzle::bytes_128);
     ptx::wgmma_fence(sums, x.b[0], x.b[1], x.b[2], x.b[3]);
     BLOCKSCALE_UNROLL
-    for (uint32_t i = first; i < first + count; ++i) {
-      ptx::wgmma_mma_async<kElement, kElement>(sums, x.b[i], a + i * 32, goes_on || i > first);
+    for (uint32_t i = kFirst; i < kFirst + kCount; ++i) {
+      ptx::wgmma_mma_async<kElement, kElement>(sums, x.b[i], a + i * 32, goes_on || i > kFirst);
     }
     ptx::wgmma_commit_group();
   }
@@ -247,6 +245,14 @@ class Multiplier {
     } else {
       ptx::wgmma_wait_group<kPending>(x.b[0], x.b[1], x.b[2], x.b[3]);
     }
+  }
+
+  /// Adds the products of a block of 32 of k of a stage, times A's scales.
+  template <uint32_t kBlock>
+  BLOCKSCALE_DEVICE void add_block(Sums& sums, Stage& x, Sums& products) {
+    begin<2 * kBlock, 2>(products, x, false);
+    end<0>(products, x);
+    promote(sums, products, x.place, kBlock);
   }
 
   /// Adds the products of a stage that has numbers without scales: of blocks of 32 of k, by
@@ -327,7 +333,11 @@ class Multiplier {
 
 template <Fp4TilesConfig kConfig, class Work>
 BLOCKSCALE_DEVICE void load(const Work& work, const Shared<kConfig>& shared, uint32_t warp) {
-  Loader<kConfig, Work>(work, shared, warp).run();
+  if (kConfig.promotes && work.p.a_scales.bytes) {
+    Loader<kConfig, Work, true>(work, shared, warp).run();
+  } else {
+    Loader<kConfig, Work, false>(work, shared, warp).run();
+  }
   if (!work.divides_k()) return;
   // The cluster, whose barrier is of all threads, has one tile.
   ptx::bar_warp_sync(ptx::kFullMask);

@@ -95,7 +95,8 @@ struct Shared {
 
 /// By the warps that load: each brings the scales of 32 rows of B as factors, and the first one
 /// begins the copies of operands. A lane has a row's scales of the next stages on their way.
-template <Fp4TilesConfig kConfig, class Work>
+/// kBytesOfA: A's, where sums take them, are bytes, else f32. (A branch between loads would wait.)
+template <Fp4TilesConfig kConfig, class Work, bool kBytesOfA>
 class Loader {
  public:
   BLOCKSCALE_DEVICE Loader(const Work& work, const Shared<kConfig>& shared, uint32_t warp)
@@ -119,7 +120,7 @@ class Loader {
  private:
   static constexpr uint32_t kTokens = static_cast<uint32_t>(kConfig.tokens);
   static constexpr uint32_t kPieces = kStageK / kPieceK;
-  static constexpr uint32_t kBlocks = kStageK / 32;  // of A, or parts of its one
+  static constexpr uint32_t kBlocks = kStageK / 32;  // that have a scale of A
   static constexpr bool kIsNvfp4 = Shared<kConfig>::kIsNvfp4;
   static constexpr uint32_t kPieceBytes = kIsNvfp4 ? 2 : 1;
   static constexpr uint32_t kOne = kIsNvfp4 ? 0x3838 : 127;  // of pieces that there are not
@@ -186,7 +187,7 @@ class Loader {
     if constexpr (kConfig.promotes) load_of_a(to, k);
   }
 
-  /// A's, of the same stage: one, or one of each block of 32.
+  /// A's, of the same stage: of each block of 32, which may have the same.
   BLOCKSCALE_DEVICE void load_of_a(Scales& to, uint32_t k) const {
     const auto& p = work_.p;
     const auto* const words = reinterpret_cast<const uint32_t*>(p.a_scales.data);
@@ -194,10 +195,10 @@ class Loader {
     for (uint32_t i = 0; i < kBlocks; ++i) {
       const uint32_t piece = k * kPieces + i;
       const uint32_t block = p.a_scales_of_32 ? piece : k / (kPromotedK / kStageK);
-      const bool exists = piece < p.pieces && (p.a_scales_of_32 || i == 0);
+      const bool exists = piece < p.pieces;
       const int64_t at = a_scale_ + p.a_scales.k_offset(block);
-      to.of_a[i] = p.a_scales.bytes ? ptx::ld_global_nc_u8_if(exists, p.a_scales.data + at)
-                                    : ptx::ld_global_nc_if(exists, words + at);
+      to.of_a[i] = kBytesOfA ? ptx::ld_global_nc_u8_if(exists, p.a_scales.data + at)
+                             : ptx::ld_global_nc_if(exists, words + at);
     }
   }
 
@@ -233,8 +234,7 @@ class Loader {
       for (uint32_t i = 0; i < kPieces; ++i) {
         fit = fit && decoding::has_ue8m0_factor<kConfig.form>(scales.at[i]);
         words.at[i] = decoding::ue8m0_factor<kConfig.form>(scales.at[i]);
-        words.at[kFirstScale + i] =
-            bit_cast<uint32_t>(scale_value(static_cast<uint8_t>(scales.at[i])));
+        words.at[kFirstScale + i] = bit_cast<uint32_t>(decoding::ue8m0_value(scales.at[i]));
       }
       fit = ptx::vote_sync_all(ptx::kFullMask, fit);
     }
@@ -244,10 +244,9 @@ class Loader {
     if (kConfig.promotes && 32 * warp_ < kTokens) {
       BLOCKSCALE_UNROLL
       for (uint32_t i = 0; i < kBlocks; ++i) {
-        const uint32_t scale = work_.p.a_scales_of_32 ? scales.of_a[i] : scales.of_a[0];
-        ptx::st_shared(
-            shared_.a_scales(place_.stage, i, 32 * warp_ + ptx::laneid()),
-            work_.p.a_scales.bytes ? scale_value(static_cast<uint8_t>(scale)) : scale_value(scale));
+        const uint32_t scale = scales.of_a[i];
+        ptx::st_shared(shared_.a_scales(place_.stage, i, 32 * warp_ + ptx::laneid()),
+                       kBytesOfA ? decoding::ue8m0_value(scale) : scale_value(scale));
       }
     }
     if (!kIsNvfp4 && ptx::laneid() == 0) {
