@@ -13,8 +13,10 @@ struct SourceRows {
 
   /// False if `row` is none of A's.
   BLOCKSCALE_DEVICE bool find(uint32_t row, uint32_t& of_a) const {
-    of_a = index == nullptr ? row : static_cast<uint32_t>(ptx::ld_global(index + row));
-    return index == nullptr || of_a < rows;
+    of_a = row;
+    if (index == nullptr) return true;
+    of_a = static_cast<uint32_t>(ptx::ld_global(index + row));
+    return of_a < rows;
   }
 };
 

@@ -161,16 +161,17 @@ class Loader {
 
   /// The same, stage by stage.
   BLOCKSCALE_DEVICE void fill_apart(const Tile& tile) {
-    Scales ahead[kScaleStages];
+    constexpr uint32_t kAhead = kConfig.promotes ? kScaleStages / 2 : kScaleStages;  // registers
+    Scales ahead[kAhead];
     BLOCKSCALE_UNROLL
-    for (uint32_t i = 0; i < kScaleStages; ++i) load(ahead[i], work_.k_begin + i);
+    for (uint32_t i = 0; i < kAhead; ++i) load(ahead[i], work_.k_begin + i);
     BLOCKSCALE_NO_UNROLL
-    for (uint32_t k = work_.k_begin; k < work_.k_end; k += kScaleStages) {
+    for (uint32_t k = work_.k_begin; k < work_.k_end; k += kAhead) {
       BLOCKSCALE_UNROLL
-      for (uint32_t i = 0; i < kScaleStages; ++i) {
+      for (uint32_t i = 0; i < kAhead; ++i) {
         if (k + i >= work_.k_end) break;
         fill(tile, k + i, ahead[i]);
-        load(ahead[i], k + i + kScaleStages);
+        load(ahead[i], k + i + kAhead);
       }
     }
   }
