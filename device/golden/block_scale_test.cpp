@@ -46,7 +46,7 @@ bool is_special(Format element, uint32_t code) {
 uint32_t draw_element(Draws& draws, Format element, uint32_t mode) {
   const uint64_t draw = draws();
   uint32_t code = static_cast<uint32_t>(draw) & ((1u << format_traits(element).bits) - 1);
-  if (mode == 1 && (draw >> 32) % 4 != 0) code = 0;
+  if ((mode == 1 || mode == 5) && (draw >> 32) % 4 != 0) code = 0;
   const bool keeps = mode == 2 && (draw >> 32) % 64 == 0;
   return is_special(element, code) && !keeps ? 1 : code;
 }
@@ -59,6 +59,7 @@ uint32_t draw_ue8m0(Draws& draws, uint32_t mode, bool of_b) {
     case 1: return 100 + static_cast<uint32_t>(draw % 60);
     case 2: return 123 + static_cast<uint32_t>(draw % 8);
     case 3: return of_b ? 40 + static_cast<uint32_t>(draw % 70) : static_cast<uint32_t>(draw % 41);
+    case 5: return of_b ? 96 + static_cast<uint32_t>(draw % 24) : static_cast<uint32_t>(draw % 16);
     default: return (of_b ? 195 : 180) + static_cast<uint32_t>(draw % 20);
   }
 }
@@ -67,7 +68,7 @@ uint32_t draw_ue4m3(Draws& draws, uint32_t mode) {
   const uint64_t draw = draws();
   uint32_t code = draw & 0xFFu;
   if (mode == 1 && (draw >> 32) % 2 == 0) code &= 0x80u;
-  if (mode == 3) code &= 0x87u;
+  if (mode == 3 || mode == 5) code &= 0x87u;
   if (mode == 4) code |= 0x70u;
   const bool keeps = mode == 2 && (draw >> 32) % 4 == 0;
   return (code & 0x7Fu) == 0x7F && !keeps ? code ^ 1u : code;
@@ -76,7 +77,7 @@ uint32_t draw_ue4m3(Draws& draws, uint32_t mode) {
 float draw_old(Draws& draws, uint32_t mode) {
   static constexpr uint32_t kFirst[] = {118, 100, 0, 0, 240}, kCount[] = {24, 50, 256, 20, 15};
   const uint64_t draw = draws();
-  if (mode == 1 && (draw >> 40) % 2 == 0) return 0;
+  if (mode == 5 || (mode == 1 && (draw >> 40) % 2 == 0)) return 0;
   const uint32_t field = kFirst[mode] + static_cast<uint32_t>((draw >> 32) % kCount[mode]);
   return bit_cast<float>((static_cast<uint32_t>(draw) & 0x807FFFFFu) | field << 23);
 }
@@ -135,6 +136,27 @@ uint64_t product(const Tile& tile) {
     hash = (hash ^ bit_cast<uint32_t>(value(i / kColumns, i % kColumns))) * 0x100000001B3;
   }
   return hash;
+}
+
+/// 2^-149, in blocks 0 and 1 of a row, and in blocks 2 and 3 so many halves of -2^-174, as packed
+/// elements: below them the terms of 0 that are there as well end to count.
+float sum_beside_zeros(uint32_t halves) {
+  ScaledMmaFragments f = {};
+  constexpr uint32_t kOne = 2, kMinus = 8;
+  put(f.values.a, Format::e2m1, true, true, 0, 0, kOne);
+  put(f.values.b, Format::e2m1, true, false, 0, 0, kOne);
+  put(f.values.a, Format::e2m1, true, true, 0, 32, kOne);
+  put(f.values.b, Format::e2m1, true, false, 0, 32, kMinus | halves);
+  f.scales_a[0] = 0;  // 2^-127 each
+  f.scales_b[0] = (127 - 22) | (127 - 47) << 8;
+  scaled_mma({.a = Format::e2m1, .b = Format::e2m1, .scales = 2}, f);
+  return f.values.d[0][0];
+}
+
+TEST(BlockScaleGolden, TermsOfZeroHaveAnExponent) {
+  EXPECT_EQ(sum_beside_zeros(0), 0x1p-149f);
+  EXPECT_EQ(sum_beside_zeros(1), 0x1p-149f);  // is cut off
+  EXPECT_EQ(sum_beside_zeros(2), 0.0f);       // is not
 }
 
 TEST(BlockScaleGolden, SumsAreThoseOfTheModel) {

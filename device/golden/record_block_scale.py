@@ -14,7 +14,7 @@ from mmasim import nv_ptx
 BITS = 0xFFFFFFFFFFFFFFFF
 ELEMENTS = ("e2m1", "e2m3", "e3m2", "e4m3", "e5m2")
 WIDTH = {"e2m1": 4, "e2m3": 6, "e3m2": 6, "e4m3": 8, "e5m2": 8}
-MODES = 5
+MODES = 6
 
 
 def special(element, code):
@@ -41,7 +41,7 @@ class Draws:
 def draw_element(draws, element, mode):
     draw = draws()
     code = draw & ((1 << WIDTH[element]) - 1)
-    if mode == 1 and (draw >> 32) % 4 != 0:
+    if mode in (1, 5) and (draw >> 32) % 4 != 0:
         code = 0
     if special(element, code) and not (mode == 2 and (draw >> 32) % 64 == 0):
         code = 1
@@ -58,6 +58,7 @@ def draw_ue8m0(draws, mode, of_b):
         (123, 8),
         (40, 70) if of_b else (0, 41),
         (195, 20) if of_b else (180, 20),
+        (96, 24) if of_b else (0, 16),
     )[mode]
     return first + draw % count
 
@@ -67,7 +68,7 @@ def draw_ue4m3(draws, mode):
     code = draw & 0xFF
     if mode == 1 and (draw >> 32) % 2 == 0:
         code &= 0x80
-    if mode == 3:
+    if mode in (3, 5):
         code &= 0x87
     if mode == 4:
         code |= 0x70
@@ -79,8 +80,8 @@ def draw_ue4m3(draws, mode):
 def draw_old(draws, mode):
     """The bits of a value of D before the product."""
     draw = draws()
-    fields = ((118, 24), (100, 50), (0, 256), (0, 20), (240, 15))[mode]
-    if mode == 1 and (draw >> 40) % 2 == 0:
+    fields = ((118, 24), (100, 50), (0, 256), (0, 20), (240, 15), (0, 1))[mode]
+    if mode == 5 or mode == 1 and (draw >> 40) % 2 == 0:
         return 0
     return draw & 0x807FFFFF | (fields[0] + (draw >> 32) % fields[1]) << 23
 
