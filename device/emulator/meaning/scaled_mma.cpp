@@ -144,8 +144,9 @@ float sum_bytes(const ByteRow& a, const ByteRow& b, float old) {
   if (most > kNoExponent / 2) leading = std::max(leading, most + scale);
   if (least < kNoExponent / 2) leading = std::max(leading, kByteZero);
   const int unit = leading - kByteFraction;
-  // Products are exact in f32, and below 2^27 of these units: conversions to integers cut them.
-  const float units = static_cast<float>(power_of_two(std::max(scale - unit, -126)));
+  // Products are exact in f32, and below 2^27 of these units: conversions to integers cut them. (If
+  // all are 0 there may be many units, of whatever number.)
+  const float units = static_cast<float>(power_of_two(std::clamp(scale - unit, -126, 126)));
   int64_t sum = cut(before, unit);
   for (uint32_t first = 0; first < kByteK; first += kByteK / 2) {
     int32_t half = 0;
