@@ -2,6 +2,8 @@
 // (tests/device_wrappers_test.cpp), with NVRTC and no CUDA header. No GPU is needed.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -143,13 +145,20 @@ BLOCKSCALE_DEVICE void run(const Parameters& p) {
 }  // namespace blackwell
 )";
 
-/// ldmatrix of narrow elements, and boxes of them.
+/// Boxes, bulk copies, and ldmatrix of narrow elements.
 constexpr std::string_view kBlackwellCopies = R"(#pragma once
+#include "device/pipeline/stages.h"
+#include "device/ptx/barrier.h"
+#include "device/ptx/bulk_copy.h"
 #include "device/ptx/global_memory.h"
 #include "device/ptx/sm100/ldmatrix.h"
+#include "device/ptx/special_registers.h"
+#include "device/ptx/tensor_copy.h"
 namespace blackwell_copies {
 using namespace blockscale;
-struct Parameters {
+struct alignas(64) Parameters {
+  TensorMap map;
+  const uint32_t* in;
   uint32_t* out;
 };
 template <int kBits, int kCount>
@@ -161,6 +170,17 @@ BLOCKSCALE_DEVICE uint32_t load() {
 }
 template <int>
 BLOCKSCALE_DEVICE void run(const Parameters& p) {
+  const device::StageRing ring = {device::shared_base() + 8192, 1};
+  if (ptx::tid_x() == 0) {
+    ring.init<1>(1, 1);
+    ptx::fence_mbarrier_init();
+    ptx::mbarrier_arrive_expect_tx(ring.full(0), 4096 + 512);
+    ptx::cp_async_bulk_tensor_shared_global<2>(device::shared_base(), &p.map, {{128, 8}},
+                                               ring.full(0));
+    ptx::cp_async_bulk_shared_global(device::shared_base() + 4096, p.in, 512, ring.full(0));
+  }
+  ptx::barrier_sync_all();
+  ring.wait_full(device::StagePlace{});
   ptx::st_global(p.out, load<4, 1>() + load<4, 2>() + load<4, 4>() + load<6, 1>() + load<6, 2>() +
                             load<6, 4>());
 }
@@ -290,7 +310,8 @@ TEST_F(NvrtcDevice, TensorBoxesCompileForHopper) {
           .cubin.empty());
 }
 
-/// Whether NVRTC and ptxas take `text`, with a struct Parameters of `bytes`, for an architecture.
+/// Whether NVRTC and ptxas take `text`, with a struct Parameters of `bytes`, for an architecture,
+/// and make instructions of it and no calls into the system.
 bool compiles(const std::string& name, std::string_view text, uint32_t bytes,
               const std::string& architecture, const runtime::Nvrtc& nvrtc) {
   runtime::KernelSpec spec = spec_of(name, architecture);
@@ -298,7 +319,11 @@ bool compiles(const std::string& name, std::string_view text, uint32_t bytes,
   tree.add(spec.header, text);
   spec.parameters = name + "::Parameters";
   spec.parameter_bytes = bytes;
-  return !runtime::compile_kernel(spec, tree, nvrtc).cubin.empty();
+  const auto cubin = runtime::compile_kernel(spec, tree, nvrtc).cubin;
+  constexpr std::string_view kCall = "__cuda_syscall";
+  const auto is_same = [](std::byte byte, char c) { return static_cast<char>(byte) == c; };
+  return !cubin.empty() && std::search(cubin.begin(), cubin.end(), kCall.begin(), kCall.end(),
+                                       is_same) == cubin.end();
 }
 
 TEST_F(NvrtcDevice, Fp4Fp6AndUe8m0ConversionsCompileForBlackwell) {
@@ -309,7 +334,7 @@ TEST_F(NvrtcDevice, Fp4Fp6AndUe8m0ConversionsCompileForBlackwell) {
 
 TEST_F(NvrtcDevice, CopiesOfNarrowElementsCompileForBlackwell) {
   for (const char* architecture : {"sm_100f", "sm_120f"}) {
-    EXPECT_TRUE(compiles("blackwell_copies", kBlackwellCopies, 8, architecture, *nvrtc_))
+    EXPECT_TRUE(compiles("blackwell_copies", kBlackwellCopies, 192, architecture, *nvrtc_))
         << architecture;
   }
 }
