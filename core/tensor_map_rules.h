@@ -26,11 +26,19 @@ BLOCKSCALE_HD constexpr uint32_t shared_bits(TensorMapElement element) {
   return 0;
 }
 
+/// Whether a gap follows every 16 elements in shared memory.
+BLOCKSCALE_HD constexpr bool has_gaps(TensorMapElement element) {
+  return element == TensorMapElement::u4x16_align16b || element == TensorMapElement::u6x16_align16b;
+}
+
 /// What addresses and strides are multiples of, in bytes: 32 for elements with gaps, else 16.
 BLOCKSCALE_HD constexpr uint32_t address_alignment(TensorMapElement element) {
-  return element == TensorMapElement::u4x16_align16b || element == TensorMapElement::u6x16_align16b
-             ? 32
-             : 16;
+  return has_gaps(element) ? 32 : 16;
+}
+
+/// What rows of the tensor and starts of boxes are multiples of, in elements.
+BLOCKSCALE_HD constexpr uint32_t row_alignment(TensorMapElement element) {
+  return has_gaps(element) ? 128 : element == TensorMapElement::u4x16_packed ? 2 : 1;
 }
 
 /// Prints to a stream the first rule that a description breaks, after the field's value: "box[1] is
@@ -67,6 +75,21 @@ BLOCKSCALE_HD bool print_broken_rule(Stream& out, const TensorMapDescription& d)
       out << "element_strides[" << i << "] is " << d.element_strides[i] << "; 1 to 8 are allowed";
       return true;
     }
+  }
+  if (d.sizes[0] % row_alignment(d.element) != 0) {
+    out << "sizes[0] is " << d.sizes[0] << "; a multiple of " << row_alignment(d.element)
+        << " is needed";
+    return true;
+  }
+  if (has_gaps(d.element) && d.box[0] != 128) {
+    out << "box[0] is " << d.box[0] << "; elements with gaps need 128";
+    return true;
+  }
+  if (has_gaps(d.element) && d.swizzle != TensorMapSwizzle::none &&
+      d.swizzle != TensorMapSwizzle::bytes_128) {
+    out << "swizzle is " << static_cast<uint32_t>(d.swizzle)
+        << "; elements with gaps have none, or 128 bytes";
+    return true;
   }
   for (uint32_t i = 0; i + 1 < d.rank; ++i) {
     if (d.strides[i] % alignment == 0 && d.strides[i] < uint64_t{1} << 40) continue;

@@ -2,6 +2,8 @@
 // (tests/device_wrappers_test.cpp), with NVRTC and no CUDA header. No GPU is needed.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -143,6 +145,111 @@ BLOCKSCALE_DEVICE void run(const Parameters& p) {
 }  // namespace blackwell
 )";
 
+/// Boxes, bulk copies, and ldmatrix of narrow elements.
+constexpr std::string_view kBlackwellCopies = R"(#pragma once
+#include "device/pipeline/stages.h"
+#include "device/ptx/barrier.h"
+#include "device/ptx/bulk_copy.h"
+#include "device/ptx/global_memory.h"
+#include "device/ptx/sm100/ldmatrix.h"
+#include "device/ptx/special_registers.h"
+#include "device/ptx/tensor_copy.h"
+namespace blackwell_copies {
+using namespace blockscale;
+struct alignas(64) Parameters {
+  TensorMap map;
+  const uint32_t* in;
+  uint32_t* out;
+};
+template <int kBits, int kCount>
+BLOCKSCALE_DEVICE uint32_t load() {
+  const auto f = ptx::ldmatrix_b8x16<kBits, kCount>(device::shared_base());
+  uint32_t sum = 0;
+  for (int i = 0; i < kCount; ++i) sum += f.value[i];
+  return sum;
+}
+template <int>
+BLOCKSCALE_DEVICE void run(const Parameters& p) {
+  const device::StageRing ring = {device::shared_base() + 8192, 1};
+  if (ptx::tid_x() == 0) {
+    ring.init<1>(1, 1);
+    ptx::fence_mbarrier_init();
+    ptx::mbarrier_arrive_expect_tx(ring.full(0), 4096 + 512);
+    ptx::cp_async_bulk_tensor_shared_global<2>(device::shared_base(), &p.map, {{128, 8}},
+                                               ring.full(0));
+    ptx::cp_async_bulk_shared_global(device::shared_base() + 4096, p.in, 512, ring.full(0));
+  }
+  ptx::barrier_sync_all();
+  ring.wait_full(device::StagePlace{});
+  ptx::st_global(p.out, load<4, 1>() + load<4, 2>() + load<4, 4>() + load<6, 1>() + load<6, 2>() +
+                            load<6, 4>());
+}
+}  // namespace blackwell_copies
+)";
+
+/// Products of every pair of elements, and every selector of scales.
+constexpr std::string_view kScaledMma = R"(#pragma once
+#include "device/ptx/global_memory.h"
+#include "device/ptx/sm120/mma.h"
+namespace scaled_mma {
+using namespace blockscale;
+using ptx::ScaleSelector;
+struct Parameters {
+  const uint32_t* in;
+  float* out;
+};
+struct Operands {
+  ptx::MmaFragmentA a;
+  ptx::MmaFragmentB b;
+  uint32_t scales_a, scales_b;
+};
+
+template <Format kA, Format... kB>
+BLOCKSCALE_DEVICE void multiply_by(ptx::MmaAccumulator& d, const Operands& x) {
+  (ptx::mma_sync_m16n8k32_f8f6f4<kA, kB>(d, x.a, x.b), ...);
+  (ptx::mma_sync_m16n8k32_mxf8f6f4<kA, kB>(d, x.a, x.b, x.scales_a, x.scales_b), ...);
+}
+template <Format... kA>
+BLOCKSCALE_DEVICE void multiply_pairs(ptx::MmaAccumulator& d, const Operands& x) {
+  (multiply_by<kA, Format::e2m1, Format::e2m3, Format::e3m2, Format::e4m3, Format::e5m2>(d, x), ...);
+}
+
+template <int kThreadA, int kThreadB>
+BLOCKSCALE_DEVICE void select(ptx::MmaAccumulator& d, const Operands& x) {
+  constexpr ScaleSelector kA[] = {{0, kThreadA}, {1, kThreadA}, {2, kThreadA}, {3, kThreadA}};
+  constexpr ScaleSelector kB[] = {{0, kThreadB}, {1, kThreadB}, {2, kThreadB}, {3, kThreadB}};
+  constexpr Format kE = Format::e4m3;
+  ptx::mma_sync_m16n8k32_mxf8f6f4<kE, kE, kA[0], kB[3]>(d, x.a, x.b, x.scales_a, x.scales_b);
+  ptx::mma_sync_m16n8k32_mxf8f6f4<kE, kE, kA[1], kB[2]>(d, x.a, x.b, x.scales_a, x.scales_b);
+  ptx::mma_sync_m16n8k32_mxf8f6f4<kE, kE, kA[2], kB[1]>(d, x.a, x.b, x.scales_a, x.scales_b);
+  ptx::mma_sync_m16n8k32_mxf8f6f4<kE, kE, kA[3], kB[0]>(d, x.a, x.b, x.scales_a, x.scales_b);
+  ptx::mma_sync_m16n8k64_mxf4nvf4<2, kA[0], kB[2]>(d, x.a, x.b, x.scales_a, x.scales_b);
+  ptx::mma_sync_m16n8k64_mxf4nvf4<2, kA[2], kB[0]>(d, x.a, x.b, x.scales_a, x.scales_b);
+  ptx::mma_sync_m16n8k64_mxf4nvf4<4, kA[0], kB[0]>(d, x.a, x.b, x.scales_a, x.scales_b);
+}
+
+template <int>
+BLOCKSCALE_DEVICE void run(const Parameters& p) {
+  Operands x;
+  for (int i = 0; i < 4; ++i) x.a.value[i] = ptx::ld_global(p.in + i);
+  for (int i = 0; i < 2; ++i) x.b.value[i] = ptx::ld_global(p.in + 4 + i);
+  x.scales_a = ptx::ld_global(p.in + 6);
+  x.scales_b = ptx::ld_global(p.in + 7);
+  ptx::MmaAccumulator d = {};
+  multiply_pairs<Format::e2m1, Format::e2m3, Format::e3m2, Format::e4m3, Format::e5m2>(d, x);
+  select<0, 0>(d, x);
+  select<0, 1>(d, x);
+  select<0, 2>(d, x);
+  select<0, 3>(d, x);
+  select<1, 0>(d, x);
+  select<1, 1>(d, x);
+  select<1, 2>(d, x);
+  select<1, 3>(d, x);
+  for (int i = 0; i < 4; ++i) ptx::st_global(p.out + i, d.value[i]);
+}
+}  // namespace scaled_mma
+)";
+
 using NvrtcDevice = test::WithNvrtc;
 
 runtime::KernelSpec spec_of(const std::string& name, const std::string& architecture) {
@@ -203,15 +310,37 @@ TEST_F(NvrtcDevice, TensorBoxesCompileForHopper) {
           .cubin.empty());
 }
 
+/// Whether NVRTC and ptxas take `text`, with a struct Parameters of `bytes`, for an architecture,
+/// and make instructions of it and no calls into the system.
+bool compiles(const std::string& name, std::string_view text, uint32_t bytes,
+              const std::string& architecture, const runtime::Nvrtc& nvrtc) {
+  runtime::KernelSpec spec = spec_of(name, architecture);
+  runtime::SourceTree tree = runtime::embedded_sources();
+  tree.add(spec.header, text);
+  spec.parameters = name + "::Parameters";
+  spec.parameter_bytes = bytes;
+  const auto cubin = runtime::compile_kernel(spec, tree, nvrtc).cubin;
+  constexpr std::string_view kCall = "__cuda_syscall";
+  const auto is_same = [](std::byte byte, char c) { return static_cast<char>(byte) == c; };
+  return !cubin.empty() && std::search(cubin.begin(), cubin.end(), kCall.begin(), kCall.end(),
+                                       is_same) == cubin.end();
+}
+
 TEST_F(NvrtcDevice, Fp4Fp6AndUe8m0ConversionsCompileForBlackwell) {
   for (const char* architecture : {"sm_100f", "sm_120f"}) {
-    runtime::SourceTree tree = runtime::embedded_sources();
-    tree.add("test/blackwell.cuh", kBlackwell);
-    runtime::KernelSpec spec = spec_of("blackwell", architecture);
-    spec.parameters = "blackwell::Parameters";
-    spec.parameter_bytes = 16;
-    EXPECT_FALSE(runtime::compile_kernel(spec, tree, *nvrtc_).cubin.empty()) << architecture;
+    EXPECT_TRUE(compiles("blackwell", kBlackwell, 16, architecture, *nvrtc_)) << architecture;
   }
+}
+
+TEST_F(NvrtcDevice, CopiesOfNarrowElementsCompileForBlackwell) {
+  for (const char* architecture : {"sm_100f", "sm_120f"}) {
+    EXPECT_TRUE(compiles("blackwell_copies", kBlackwellCopies, 192, architecture, *nvrtc_))
+        << architecture;
+  }
+}
+
+TEST_F(NvrtcDevice, ProductsThatScaleCompileForSm120) {
+  EXPECT_TRUE(compiles("scaled_mma", kScaledMma, 16, "sm_120f", *nvrtc_));
 }
 
 }  // namespace

@@ -10,9 +10,10 @@ struct ArchitectureTraits {
   const char* name;
   int major;  // of its devices' compute capability
   uint32_t shared_kib;
+  uint32_t cluster_blocks;
 };
 constexpr ArchitectureTraits kArchitectures[] = {
-    {"sm_90a", 9, 227}, {"sm_100f", 10, 227}, {"sm_120f", 12, 99}};
+    {"sm_90a", 9, 227, 8}, {"sm_100f", 10, 227, 8}, {"sm_120f", 12, 99, 1}};
 
 struct FeatureTraits {
   bool is_of[3];  // in the order of Architecture
@@ -23,6 +24,8 @@ constexpr FeatureTraits kFeatures[] = {
     {{true, true, false}, "sm_90a and sm_100f"},
     {{false, true, true}, "sm_100f and sm_120f"},
     {{false, true, true}, "sm_100f and sm_120f"},
+    {{false, true, true}, "sm_100f and sm_120f"},
+    {{false, false, true}, "sm_120f"},
 };
 
 const ArchitectureTraits& traits_of(Architecture architecture) {
@@ -56,6 +59,10 @@ const char* owners_of(Feature feature) {
 
 uint32_t max_shared_bytes(Architecture architecture) {
   return traits_of(architecture).shared_kib * 1024;
+}
+
+uint32_t max_cluster_blocks(Architecture architecture) {
+  return traits_of(architecture).cluster_blocks;
 }
 
 }  // namespace blockscale::emulator

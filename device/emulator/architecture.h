@@ -18,6 +18,8 @@ enum class Feature : uint8_t {
   tensor_multicast,    // for sm_120f ptxas makes a call into the system of it
   narrow_conversions,  // FP4, FP6 and ue8m0: refused for sm_90a
   packed_f32,          // .f32x2: likewise
+  padded_elements,     // FP4 and FP6 in ldmatrix and tensor copies: likewise
+  scaled_mma,          // mma.sync of FP4 and FP6, with or without scales: sm_120f alone
 };
 bool has(Architecture architecture, Feature feature);
 /// "sm_90a", "sm_100f and sm_120f": those that have it.
@@ -25,5 +27,9 @@ const char* owners_of(Feature feature);
 
 /// The most dynamic shared memory of a block, in bytes.
 uint32_t max_shared_bytes(Architecture architecture);
+
+/// The most blocks of a cluster. A device takes clusters of several for sm_120f as well, where no
+/// copy serves more than one of them: kernels are to do without.
+uint32_t max_cluster_blocks(Architecture architecture);
 
 }  // namespace blockscale::emulator

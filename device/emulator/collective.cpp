@@ -7,6 +7,7 @@
 #include "device/emulator/meaning/ldmatrix.h"
 #include "device/emulator/meaning/mma.h"
 #include "device/emulator/meaning/reduce.h"
+#include "device/emulator/meaning/scaled_mma.h"
 
 namespace blockscale::emulator {
 namespace {
@@ -118,8 +119,8 @@ uint32_t meet(const char* name, uint32_t mask, uint32_t parameter, uint32_t valu
   return thread.collective_result;
 }
 
-/// The product of the registers of all lanes.
-void multiply(const Warp& warp, Format format) {
+/// The registers of all lanes.
+meaning::MmaFragments fragments_of(const Warp& warp) {
   meaning::MmaFragments fragments;
   for (uint32_t lane = 0; lane < kWarpSize; ++lane) {
     const MmaOperands& mma = warp.threads[lane]->mma;
@@ -127,10 +128,49 @@ void multiply(const Warp& warp, Format format) {
     std::copy_n(mma.b, 2, fragments.b[lane]);
     std::copy_n(mma.d, 4, fragments.d[lane]);
   }
-  meaning::mma(format, fragments);
+  return fragments;
+}
+void give_sums(const Warp& warp, const meaning::MmaFragments& fragments) {
   for (uint32_t lane = 0; lane < kWarpSize; ++lane) {
     std::copy_n(fragments.d[lane], 4, warp.threads[lane]->mma.d);
   }
+}
+
+void multiply(const Warp& warp, Format format) {
+  meaning::MmaFragments fragments = fragments_of(warp);
+  meaning::mma(format, fragments);
+  give_sums(warp, fragments);
+}
+
+/// Bits beside the elements of a byte are to be 0: no document says what becomes of others.
+void check_padding(const Warp& warp, const meaning::ScaledMma& mma, SourceLocation at) {
+  Machine& m = machine();
+  const uint32_t of_a = meaning::padding_bits(mma.a, meaning::is_packed(mma));
+  const uint32_t of_b = meaning::padding_bits(mma.b, meaning::is_packed(mma));
+  for (const Thread* thread : warp.threads) {
+    uint32_t a = 0, b = 0;
+    for (uint32_t i = 0; i < 4; ++i) a |= thread->mma.a[i];
+    for (uint32_t i = 0; i < 2; ++i) b |= thread->mma.b[i];
+    if ((a & of_a) == 0 && (b & of_b) == 0) continue;
+    m.report(FindingKind::invalid_operand, {at},
+             "scaled_mma_sync at " + text_of(at) + " by " + m.describe(*thread) + ": bits of " +
+                 ((a & of_a) != 0 ? "A" : "B") +
+                 " that belong to no element are not 0: FP4 lies in bits 2 to 5 of a byte, FP6 in "
+                 "bits 0 to 5");
+    return;
+  }
+}
+
+void multiply(const Warp& warp, const meaning::ScaledMma& mma, SourceLocation at) {
+  check_padding(warp, mma, at);
+  meaning::ScaledMmaFragments fragments = {};
+  fragments.values = fragments_of(warp);
+  for (uint32_t lane = 0; lane < kWarpSize; ++lane) {
+    fragments.scales_a[lane] = warp.threads[lane]->mma.scales_a;
+    fragments.scales_b[lane] = warp.threads[lane]->mma.scales_b;
+  }
+  meaning::scaled_mma(mma, fragments);
+  give_sums(warp, fragments.values);
 }
 
 /// The matrices of one ldmatrix or stmatrix.
@@ -139,6 +179,7 @@ struct MatrixMove {
   AccessKind kind;  // read or write
   uint32_t count;
   bool transposed;
+  uint32_t number_bits = 16;  // 4 or 6: to a byte each
 };
 
 /// Moves `bytes` between a lane's word, from its bit `shift` on, and shared memory.
@@ -177,7 +218,12 @@ void move_matrices(const Warp& warp, const MatrixMove& move, const Collective& c
         return c.values[meaning::kMatrixRows * i + place.row] + place.byte;
       };
       uint32_t& word = thread.matrix_words[i];
-      if (!move.transposed) {
+      if (move.number_bits != 16) {
+        const uint32_t row = c.values[meaning::kMatrixRows * i + lane / 4];
+        move_part(thread, move, row + meaning::packed_byte(lane, move.number_bits), word, 0,
+                  move.number_bits / 2, c.at);
+        word = meaning::unpack_numbers(word, move.number_bits);
+      } else if (!move.transposed) {
         move_part(thread, move, address(0), word, 0, 4, c.at);
       } else {
         for (uint32_t half = 0; half < 2; ++half) {
@@ -192,7 +238,8 @@ void move_matrices(const Warp& warp, const MatrixMove& move, const Collective& c
 void meet_matrices(const MatrixMove& move, uint32_t row, uint32_t* words, SourceLocation at) {
   Thread& thread = machine().self();
   thread.matrix_words = words;
-  meet(move.name, ~0u, move.count << 1 | uint32_t{move.transposed}, row, 0, at, [&](Collective& c) {
+  const uint32_t key = move.number_bits << 4 | move.count << 1 | uint32_t{move.transposed};
+  meet(move.name, ~0u, key, row, 0, at, [&](Collective& c) {
     move_matrices(*thread.warp, move, c);
     std::fill_n(c.results, kWarpSize, 0);
   });
@@ -272,10 +319,32 @@ void mma_sync(uint32_t element, float* d, const uint32_t* a, const uint32_t* b, 
   });
 }
 
+void scaled_mma_sync(const meaning::ScaledMma& mma, float* d, const uint32_t* a, const uint32_t* b,
+                     uint32_t scales_a, uint32_t scales_b, SourceLocation at) {
+  Machine& m = machine();
+  Thread& thread = m.self();
+  m.require(Feature::scaled_mma, "scaled_mma_sync", at);
+  thread.mma = {.d = d, .a = a, .b = b, .scales_a = scales_a, .scales_b = scales_b};
+  meet("scaled_mma_sync", ~0u, meaning::key_of(mma), 0, 0, at, [&](Collective& c) {
+    multiply(*thread.warp, mma, at);
+    give_all(c, 0);
+  });
+}
+
 void ldmatrix(uint32_t row, uint32_t count, bool transposed, uint32_t* words, SourceLocation at) {
   std::fill_n(words, count, 0);
   machine().note_read(at);
   meet_matrices({"ldmatrix", AccessKind::read, count, transposed}, row, words, at);
+}
+
+void ldmatrix_b8x16(uint32_t row, uint32_t bits, uint32_t count, uint32_t* words,
+                    SourceLocation at) {
+  const char* name = "ldmatrix_b8x16";
+  Machine& m = machine();
+  m.require(Feature::padded_elements, name, at);
+  std::fill_n(words, count, 0);
+  m.note_read(at);
+  meet_matrices({name, AccessKind::read, count, false, bits}, row, words, at);
 }
 
 void stmatrix(uint32_t row, uint32_t count, bool transposed, const uint32_t* words,

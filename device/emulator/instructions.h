@@ -9,6 +9,7 @@
 #include "core/format.h"
 #include "core/tensor_map.h"
 #include "device/emulator/architecture.h"
+#include "device/emulator/meaning/scaled_mma.h"
 #include "device/kernel.h"
 
 namespace blockscale::emulator {
@@ -119,8 +120,14 @@ bool elect_sync(uint32_t mask, SourceLocation at);
 uint32_t redux_sync(ReduceOp op, uint32_t mask, uint32_t value, SourceLocation at);
 /// d += a * b^T, of the lanes' fragments. `element` is a ptx::MmaElement.
 void mma_sync(uint32_t element, float* d, const uint32_t* a, const uint32_t* b, SourceLocation at);
+/// The same with elements of 4 to 8 bits and the lanes' scales, of sm_120f.
+void scaled_mma_sync(const meaning::ScaledMma& mma, float* d, const uint32_t* a, const uint32_t* b,
+                     uint32_t scales_a, uint32_t scales_b, SourceLocation at);
 /// `row` is the address that this lane gives; `words` are its `count` ones.
 void ldmatrix(uint32_t row, uint32_t count, bool transposed, uint32_t* words, SourceLocation at);
+/// Of rows of 16 numbers of 4 or 6 bits.
+void ldmatrix_b8x16(uint32_t row, uint32_t bits, uint32_t count, uint32_t* words,
+                    SourceLocation at);
 void stmatrix(uint32_t row, uint32_t count, bool transposed, const uint32_t* words,
               SourceLocation at);
 

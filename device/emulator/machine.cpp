@@ -79,9 +79,11 @@ bool Machine::check_launch() {
                  "has at most " + std::to_string(most_shared) + " on " +
                  name_of(options_.architecture));
   }
-  if (cluster == 0 || cluster > 8) {
+  const uint32_t most_blocks = max_cluster_blocks(options_.architecture);
+  if (cluster == 0 || cluster > most_blocks) {
     return limit("a cluster of " + text_of(shape_.cluster) +
-                 " blocks; the emulator asks for a portable size, 1 to 8");
+                 " blocks; the emulator asks for a portable size, 1 to " +
+                 std::to_string(most_blocks) + " on " + name_of(options_.architecture));
   }
   if (product(shape_.grid) == 0 || shape_.grid.x % shape_.cluster.x != 0 ||
       shape_.grid.y % shape_.cluster.y != 0 || shape_.grid.z % shape_.cluster.z != 0) {

@@ -56,6 +56,8 @@ struct MmaOperands {
   float* d = nullptr;
   const uint32_t* a = nullptr;
   const uint32_t* b = nullptr;
+  uint32_t scales_a = 0;  // of a product that scales
+  uint32_t scales_b = 0;
 };
 
 struct Thread {

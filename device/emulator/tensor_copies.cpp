@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/tensor_map_rules.h"
 #include "device/emulator/copies.h"
 #include "device/emulator/meaning/reduce.h"
 #include "device/emulator/meaning/swizzle.h"
@@ -37,6 +38,7 @@ Box use_map(Machine& m, const TensorMap* map, const int32_t* coordinates, int ra
     m.fail(FindingKind::invalid_operand, {at},
            by_whom(m, name, at) + ": the 128 bytes are no tensor map");
   }
+  if (meaning::unit_of(*description).elements != 1) m.require(Feature::padded_elements, name, at);
   if (rank != 0 && description->rank != static_cast<uint32_t>(rank)) {
     m.fail(FindingKind::invalid_operand, {at},
            by_whom(m, name, at) + " has " + std::to_string(rank) +
@@ -47,8 +49,8 @@ Box use_map(Machine& m, const TensorMap* map, const int32_t* coordinates, int ra
   return box;
 }
 
-/// A copy starts at a multiple of 16 bytes of a row; one that writes, at no negative coordinate. An
-/// H200 stops at others with "illegal instruction".
+/// A copy starts at a multiple of 16 bytes of a row, or of 128 elements with gaps; one that writes,
+/// at no negative coordinate. An H200 stops at others with "illegal instruction".
 bool check_start(Machine& m, const Box& box, bool writes, const char* name, SourceLocation at) {
   const auto& c = box.coordinates;
   if (const auto negative = std::find_if(c.begin(), c.end(), [](int32_t x) { return x < 0; });
@@ -59,18 +61,24 @@ bool check_start(Machine& m, const Box& box, bool writes, const char* name, Sour
                  "; a box that is written starts at 0 or above");
     return false;
   }
-  const int64_t bytes = int64_t{box.coordinates[0]} * meaning::element_bytes(box.map.element);
+  const meaning::TensorUnit unit = meaning::unit_of(box.map);
+  if (unit.elements != 1) {
+    const uint32_t least = meaning::has_gaps(box.map) ? row_alignment(box.map.element) : 32;
+    return check_multiple(m, static_cast<uint64_t>(int64_t{box.coordinates[0]}), least,
+                          "coordinate 0", name, at);
+  }
+  const int64_t bytes = int64_t{box.coordinates[0]} * unit.bytes;
   return check_multiple(m, static_cast<uint64_t>(bytes), 16, "coordinate 0, in bytes,", name, at);
 }
 
 /// Checks the box's part of global memory, a run at a time: it lies in the buffer that the map's
 /// address is in.
 bool access_tensor(Machine& m, const Box& box, const Accessor& accessor, const char* name) {
-  const uint32_t size = meaning::element_bytes(box.map.element);
+  const uint32_t size = meaning::unit_of(box.map).bytes;
   bool valid = true;
   meaning::for_each_run(box.map, box.coordinates.data(), [&](const meaning::BoxRun& run) {
     if (!run.inside || !valid) return;
-    valid = m.access_global(box.global(run.global_offset), uint64_t{run.elements} * size, accessor,
+    valid = m.access_global(box.global(run.global_offset), uint64_t{run.units} * size, accessor,
                             name, box.global(0));
   });
   return valid;
@@ -82,20 +90,23 @@ struct Piece {
   bool inside;      // the tensor
   std::byte* global;
   uint32_t bytes;
+  uint32_t gap;  // bytes of shared memory behind them that belong to nothing
 };
 
 /// visit(piece) for all of the box.
 template <class Visit>
 void for_each_piece(const Box& box, uint32_t address, const Visit& visit) {
-  const uint32_t size = meaning::element_bytes(box.map.element);
+  const meaning::TensorUnit unit = meaning::unit_of(box.map);
+  const uint32_t gap = unit.shared_bytes - unit.bytes;
   meaning::for_each_run(box.map, box.coordinates.data(), [&](const meaning::BoxRun& run) {
-    const uint32_t bytes = run.elements * size;
+    const uint32_t bytes = run.units * unit.bytes;
+    uint32_t plain = address + run.shared_offset;
     for (uint32_t done = 0; done < bytes;) {
-      const uint32_t plain = address + run.shared_offset + done;
-      const uint32_t piece = std::min(bytes - done, 16 - plain % 16);
+      const uint32_t piece = gap != 0 ? unit.bytes : std::min(bytes - done, 16 - plain % 16);
       visit(Piece{meaning::swizzle_address(plain, box.map.swizzle) - kSharedBase, run.inside,
-                  run.inside ? box.global(run.global_offset + done) : nullptr, piece});
+                  run.inside ? box.global(run.global_offset + done) : nullptr, piece, gap});
       done += piece;
+      plain += piece + gap;
     }
   });
 }
@@ -120,7 +131,7 @@ constexpr int kNoReduction = -1;
 /// The map as a store bounds it: rows end at a multiple of 16 bytes, so that up to 15 bytes behind
 /// the tensor's last element of a row are written as well.
 TensorMapDescription bounds_of_store(TensorMapDescription map) {
-  const uint64_t bytes = meaning::element_bytes(map.element);
+  const uint64_t bytes = meaning::unit_of(map).bytes;
   map.sizes[0] = (map.sizes[0] * bytes + 15) / 16 * 16 / bytes;
   return map;
 }
@@ -130,6 +141,10 @@ void store(int op, const TensorMap* map, const int32_t* coordinates, int rank, u
   Machine& m = machine();
   Block& block = *m.self().block;
   Box box = use_map(m, map, coordinates, rank, name, at);
+  if (meaning::unit_of(box.map).elements != 1) {
+    m.fail(FindingKind::invalid_operand, {at},
+           by_whom(m, name, at) + ": elements of 4 and 6 bits are loaded alone");
+  }
   box.map = bounds_of_store(box.map);
   const bool reduces = op != kNoReduction;
   const ReduceOp reduction = reduces ? kTensorReductions[op] : ReduceOp::kExchange;
@@ -145,7 +160,7 @@ void store(int op, const TensorMap* map, const int32_t* coordinates, int rank, u
     return;
   }
   issue_store(m, bytes, name, at, [box, reduces, reduction, source, &block] {
-    const uint32_t size = meaning::element_bytes(box.map.element);
+    const uint32_t size = meaning::unit_of(box.map).bytes;
     for_each_piece(box, source, [&](const Piece& piece) {
       if (!piece.inside) return;
       const std::byte* from = block.shared.data() + piece.offset;
@@ -177,6 +192,9 @@ void load(Machine& m, Block& block, const Box& box, uint32_t destination, uint32
       const void* from = fill;  // the same in each 16 bits
       if (piece.inside) from = piece.global;
       std::memcpy(block.shared.data() + piece.offset, from, piece.bytes);
+      const auto gap = static_cast<std::ptrdiff_t>(piece.offset + piece.bytes);
+      std::fill_n(block.shared.begin() + gap, piece.gap, std::byte{0xFF});
+      std::fill_n(block.shared_state.begin() + gap, piece.gap, SharedState::unwritten);
     });
   });
 }

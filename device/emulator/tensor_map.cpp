@@ -7,7 +7,6 @@
 
 #include "core/tensor_map_rules.h"
 #include "device/emulator/emulator.h"
-#include "device/emulator/meaning/tensor_box.h"
 
 namespace blockscale::emulator {
 namespace {
@@ -28,9 +27,6 @@ static_assert(sizeof(Packed) <= sizeof(TensorMap));
 void validate(const TensorMapDescription& d) {
   std::ostringstream text("tensor map: ", std::ios::ate);
   if (print_broken_rule(text, d)) throw std::invalid_argument(text.str());
-  if (meaning::element_bytes(d.element) != 0) return;
-  text << "element " << static_cast<uint32_t>(d.element) << " is none that the emulator knows";
-  throw std::invalid_argument(text.str());
 }
 
 }  // namespace

@@ -13,18 +13,29 @@
 #include "device/emulator/instructions.h"
 #endif
 
+// What loads name the block's own shared memory by. Of copies to shared::cluster ptxas makes calls
+// into the system for sm_120f.
+#if BLOCKSCALE_GPU
+#if __CUDA_ARCH__ >= 1200
+#define BLOCKSCALE_DESTINATION "shared::cta"
+#else
+#define BLOCKSCALE_DESTINATION "shared::cluster"
+#endif
+#endif
+
 namespace blockscale::ptx {
 
-/// cp.async.bulk.shared::cluster.global: completes `bytes` on `mbarrier`.
+/// cp.async.bulk.shared::cluster.global, for sm_120f .shared::cta.global: completes `bytes` on
+/// `mbarrier`.
 BLOCKSCALE_DEVICE void cp_async_bulk_shared_global(SharedAddress destination, const void* source,
                                                    uint32_t bytes, SharedAddress mbarrier,
                                                    SourceLocation at = SourceLocation::current()) {
 #if BLOCKSCALE_GPU
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-      :
-      : "r"(destination.value), "l"(source), "r"(bytes), "r"(mbarrier.value)
-      : "memory");
+  asm volatile("cp.async.bulk." BLOCKSCALE_DESTINATION
+               ".global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+               :
+               : "r"(destination.value), "l"(source), "r"(bytes), "r"(mbarrier.value)
+               : "memory");
 #else
   emulator::bulk_load(destination.value, source, bytes, mbarrier.value, at);
 #endif
@@ -36,12 +47,13 @@ BLOCKSCALE_DEVICE void cp_async_bulk_shared_global(SharedAddress destination, co
                                                    [[maybe_unused]] CachePolicy policy,
                                                    SourceLocation at = SourceLocation::current()) {
 #if BLOCKSCALE_GPU
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
-      " [%0], [%1], %2, [%3], %4;"
-      :
-      : "r"(destination.value), "l"(source), "r"(bytes), "r"(mbarrier.value), "l"(policy.bits)
-      : "memory");
+  asm volatile("cp.async.bulk." BLOCKSCALE_DESTINATION
+               ".global.mbarrier::complete_tx::bytes.L2::cache_hint"
+               " [%0], [%1], %2, [%3], %4;"
+               :
+               : "r"(destination.value), "l"(source), "r"(bytes), "r"(mbarrier.value),
+                 "l"(policy.bits)
+               : "memory");
 #else
   emulator::bulk_load(destination.value, source, bytes, mbarrier.value, at);
 #endif

@@ -41,47 +41,47 @@ struct TensorCoordinates {
 #define BLOCKSCALE_C5 BLOCKSCALE_C4, "r"(c.at[4])
 #endif
 
-/// cp.async.bulk.tensor.{1..5}d.shared::cluster.global.tile.
+/// cp.async.bulk.tensor.{1..5}d.shared::cluster.global.tile, for sm_120f of shared::cta.
 template <int kRank>
 BLOCKSCALE_DEVICE void cp_async_bulk_tensor_shared_global(
     SharedAddress destination, const TensorMap* map, const TensorCoordinates<kRank>& c,
     SharedAddress mbarrier, SourceLocation at = SourceLocation::current()) {
 #if BLOCKSCALE_GPU
   if constexpr (kRank == 1) {
-    asm volatile(
-        "cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-        " [%0], [%1, {%3}], [%2];"
-        :
-        : "r"(destination.value), "l"(map), "r"(mbarrier.value), BLOCKSCALE_C1
-        : "memory");
+    asm volatile("cp.async.bulk.tensor.1d." BLOCKSCALE_DESTINATION
+                 ".global.tile.mbarrier::complete_tx::bytes"
+                 " [%0], [%1, {%3}], [%2];"
+                 :
+                 : "r"(destination.value), "l"(map), "r"(mbarrier.value), BLOCKSCALE_C1
+                 : "memory");
   } else if constexpr (kRank == 2) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-        " [%0], [%1, {%3, %4}], [%2];"
-        :
-        : "r"(destination.value), "l"(map), "r"(mbarrier.value), BLOCKSCALE_C2
-        : "memory");
+    asm volatile("cp.async.bulk.tensor.2d." BLOCKSCALE_DESTINATION
+                 ".global.tile.mbarrier::complete_tx::bytes"
+                 " [%0], [%1, {%3, %4}], [%2];"
+                 :
+                 : "r"(destination.value), "l"(map), "r"(mbarrier.value), BLOCKSCALE_C2
+                 : "memory");
   } else if constexpr (kRank == 3) {
-    asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-        " [%0], [%1, {%3, %4, %5}], [%2];"
-        :
-        : "r"(destination.value), "l"(map), "r"(mbarrier.value), BLOCKSCALE_C3
-        : "memory");
+    asm volatile("cp.async.bulk.tensor.3d." BLOCKSCALE_DESTINATION
+                 ".global.tile.mbarrier::complete_tx::bytes"
+                 " [%0], [%1, {%3, %4, %5}], [%2];"
+                 :
+                 : "r"(destination.value), "l"(map), "r"(mbarrier.value), BLOCKSCALE_C3
+                 : "memory");
   } else if constexpr (kRank == 4) {
-    asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-        " [%0], [%1, {%3, %4, %5, %6}], [%2];"
-        :
-        : "r"(destination.value), "l"(map), "r"(mbarrier.value), BLOCKSCALE_C4
-        : "memory");
+    asm volatile("cp.async.bulk.tensor.4d." BLOCKSCALE_DESTINATION
+                 ".global.tile.mbarrier::complete_tx::bytes"
+                 " [%0], [%1, {%3, %4, %5, %6}], [%2];"
+                 :
+                 : "r"(destination.value), "l"(map), "r"(mbarrier.value), BLOCKSCALE_C4
+                 : "memory");
   } else {
-    asm volatile(
-        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-        " [%0], [%1, {%3, %4, %5, %6, %7}], [%2];"
-        :
-        : "r"(destination.value), "l"(map), "r"(mbarrier.value), BLOCKSCALE_C5
-        : "memory");
+    asm volatile("cp.async.bulk.tensor.5d." BLOCKSCALE_DESTINATION
+                 ".global.tile.mbarrier::complete_tx::bytes"
+                 " [%0], [%1, {%3, %4, %5, %6, %7}], [%2];"
+                 :
+                 : "r"(destination.value), "l"(map), "r"(mbarrier.value), BLOCKSCALE_C5
+                 : "memory");
   }
 #else
   emulator::tensor_load(destination.value, map, c.at, kRank, mbarrier.value, at);
@@ -96,40 +96,45 @@ BLOCKSCALE_DEVICE void cp_async_bulk_tensor_shared_global(
     SourceLocation at = SourceLocation::current()) {
 #if BLOCKSCALE_GPU
   if constexpr (kRank == 1) {
-    asm volatile(
-        "cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-        ".L2::cache_hint [%0], [%1, {%4}], [%2], %3;"
-        :
-        : "r"(destination.value), "l"(map), "r"(mbarrier.value), "l"(policy.bits), BLOCKSCALE_C1
-        : "memory");
+    asm volatile("cp.async.bulk.tensor.1d." BLOCKSCALE_DESTINATION
+                 ".global.tile.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%4}], [%2], %3;"
+                 :
+                 : "r"(destination.value), "l"(map), "r"(mbarrier.value), "l"(policy.bits),
+                   BLOCKSCALE_C1
+                 : "memory");
   } else if constexpr (kRank == 2) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-        ".L2::cache_hint [%0], [%1, {%4, %5}], [%2], %3;"
-        :
-        : "r"(destination.value), "l"(map), "r"(mbarrier.value), "l"(policy.bits), BLOCKSCALE_C2
-        : "memory");
+    asm volatile("cp.async.bulk.tensor.2d." BLOCKSCALE_DESTINATION
+                 ".global.tile.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%4, %5}], [%2], %3;"
+                 :
+                 : "r"(destination.value), "l"(map), "r"(mbarrier.value), "l"(policy.bits),
+                   BLOCKSCALE_C2
+                 : "memory");
   } else if constexpr (kRank == 3) {
-    asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-        ".L2::cache_hint [%0], [%1, {%4, %5, %6}], [%2], %3;"
-        :
-        : "r"(destination.value), "l"(map), "r"(mbarrier.value), "l"(policy.bits), BLOCKSCALE_C3
-        : "memory");
+    asm volatile("cp.async.bulk.tensor.3d." BLOCKSCALE_DESTINATION
+                 ".global.tile.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%4, %5, %6}], [%2], %3;"
+                 :
+                 : "r"(destination.value), "l"(map), "r"(mbarrier.value), "l"(policy.bits),
+                   BLOCKSCALE_C3
+                 : "memory");
   } else if constexpr (kRank == 4) {
-    asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-        ".L2::cache_hint [%0], [%1, {%4, %5, %6, %7}], [%2], %3;"
-        :
-        : "r"(destination.value), "l"(map), "r"(mbarrier.value), "l"(policy.bits), BLOCKSCALE_C4
-        : "memory");
+    asm volatile("cp.async.bulk.tensor.4d." BLOCKSCALE_DESTINATION
+                 ".global.tile.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%4, %5, %6, %7}], [%2], %3;"
+                 :
+                 : "r"(destination.value), "l"(map), "r"(mbarrier.value), "l"(policy.bits),
+                   BLOCKSCALE_C4
+                 : "memory");
   } else {
-    asm volatile(
-        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-        ".L2::cache_hint [%0], [%1, {%4, %5, %6, %7, %8}], [%2], %3;"
-        :
-        : "r"(destination.value), "l"(map), "r"(mbarrier.value), "l"(policy.bits), BLOCKSCALE_C5
-        : "memory");
+    asm volatile("cp.async.bulk.tensor.5d." BLOCKSCALE_DESTINATION
+                 ".global.tile.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%4, %5, %6, %7, %8}], [%2], %3;"
+                 :
+                 : "r"(destination.value), "l"(map), "r"(mbarrier.value), "l"(policy.bits),
+                   BLOCKSCALE_C5
+                 : "memory");
   }
 #else
   emulator::tensor_load(destination.value, map, c.at, kRank, mbarrier.value, at);

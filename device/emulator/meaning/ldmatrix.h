@@ -19,4 +19,15 @@ constexpr MatrixPlace matrix_place(uint32_t lane, uint32_t half, bool transposed
   return transposed ? MatrixPlace{across, 2 * along} : MatrixPlace{along, 2 * across};
 }
 
+/// Of .b8x16: a lane's 4 numbers of `bits` (4 or 6), which begin at byte `packed_byte` of a row,
+/// to a byte each.
+constexpr uint32_t packed_byte(uint32_t lane, uint32_t bits) {
+  return lane % 4 * bits / 2;
+}
+constexpr uint32_t unpack_numbers(uint32_t packed, uint32_t bits) {
+  uint32_t word = 0;
+  for (uint32_t i = 0; i < 4; ++i) word |= (packed >> bits * i & ((1u << bits) - 1)) << 8 * i;
+  return word;
+}
+
 }  // namespace blockscale::emulator::meaning

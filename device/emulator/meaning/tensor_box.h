@@ -10,20 +10,36 @@
 
 namespace blockscale::emulator::meaning {
 
-constexpr uint32_t element_bytes(TensorMapElement element) {
+/// What moves as one: a number of elements, their bytes in global memory, and those that they take
+/// in shared memory, where a gap may follow them.
+struct TensorUnit {
+  uint32_t elements;
+  uint32_t bytes;
+  uint32_t shared_bytes;
+};
+constexpr TensorUnit tensor_unit(TensorMapElement element) {
   switch (element) {
-    case TensorMapElement::u8: return 1;
+    case TensorMapElement::u8: return {1, 1, 1};
     case TensorMapElement::u16:
     case TensorMapElement::f16:
-    case TensorMapElement::bf16: return 2;
+    case TensorMapElement::bf16: return {1, 2, 2};
     case TensorMapElement::u32:
     case TensorMapElement::s32:
-    case TensorMapElement::f32: return 4;
+    case TensorMapElement::f32: return {1, 4, 4};
     case TensorMapElement::u64:
     case TensorMapElement::s64:
-    case TensorMapElement::f64: return 8;
-    default: return 0;  // the packed 4- and 6-bit ones, which sm_90 lacks
+    case TensorMapElement::f64: return {1, 8, 8};
+    case TensorMapElement::u4x16_packed: return {2, 1, 1};
+    case TensorMapElement::u4x16_align16b: return {16, 8, 16};
+    case TensorMapElement::u6x16_align16b: return {16, 12, 16};
   }
+  return {1, 1, 1};
+}
+constexpr TensorUnit unit_of(const TensorMapDescription& map) {
+  return tensor_unit(map.element);
+}
+constexpr bool has_gaps(const TensorMapDescription& map) {
+  return unit_of(map).bytes != unit_of(map).shared_bytes;
 }
 
 /// Elements between those of the box along dimension i. Without interleaving dimension 0 has none.
@@ -43,18 +59,20 @@ constexpr uint32_t box_rows(const TensorMapDescription& map) {
   return rows;
 }
 
-constexpr uint32_t row_bytes(const TensorMapDescription& map) {
-  return box_elements(map, 0) * element_bytes(map.element);
+/// Units of a row of the box.
+constexpr uint32_t row_units(const TensorMapDescription& map) {
+  return box_elements(map, 0) / unit_of(map).elements;
 }
 
 /// Bytes from one row to the next in shared memory: with a swizzle its whole span.
 constexpr uint32_t row_pitch(const TensorMapDescription& map) {
-  return map.swizzle == TensorMapSwizzle::none ? row_bytes(map) : swizzle_span(map.swizzle);
+  return map.swizzle == TensorMapSwizzle::none ? row_units(map) * unit_of(map).shared_bytes
+                                               : swizzle_span(map.swizzle);
 }
 
-/// Bytes of the box's elements, which is what a load completes on its mbarrier.
+/// Bytes of the box's elements without gaps, which is what a load completes on its mbarrier.
 constexpr uint64_t box_bytes(const TensorMapDescription& map) {
-  return uint64_t{box_rows(map)} * row_bytes(map);
+  return uint64_t{box_rows(map)} * row_units(map) * unit_of(map).bytes;
 }
 
 /// Bytes of shared memory that the box extends over.
@@ -62,21 +80,23 @@ constexpr uint64_t box_extent(const TensorMapDescription& map) {
   return uint64_t{box_rows(map)} * row_pitch(map);
 }
 
-/// Elements of the box along dimension 0 that lie side by side in global memory.
+/// Units of the box along dimension 0 that lie side by side in global memory.
 struct BoxRun {
-  uint32_t shared_offset;  // of the first element from the start of the box, before the swizzle
+  uint32_t shared_offset;  // of the first one from the start of the box, before the swizzle
   uint64_t global_offset;  // of it from the map's address; meaningless if not inside
-  uint32_t elements;
+  uint32_t units;
   bool inside;  // the tensor
 };
 
 /// visit(run) for each run of the box that starts at `coordinates`, in the order of shared memory.
-/// All elements of the box are visited once. Runs outside the tensor say so.
+/// All units of the box are visited once. Runs outside the tensor say so. Coordinates, sizes and
+/// boxes are whole units along dimension 0.
 template <class Visit>
 void for_each_run(const TensorMapDescription& map, const int32_t* coordinates, const Visit& visit) {
-  const uint32_t bytes = element_bytes(map.element);
-  const uint32_t row = box_elements(map, 0);
+  const TensorUnit unit = unit_of(map);
+  const uint32_t row = row_units(map);
   const uint32_t rows = box_rows(map);
+  const int64_t start = coordinates[0] / static_cast<int32_t>(unit.elements);
   for (uint32_t r = 0; r < rows; ++r) {
     bool row_inside = true;
     int64_t row_offset = 0;
@@ -88,16 +108,17 @@ void for_each_run(const TensorMapDescription& map, const int32_t* coordinates, c
       row_inside = row_inside && position >= 0 && position < static_cast<int64_t>(map.sizes[i]);
       row_offset += position * static_cast<int64_t>(map.strides[i - 1]);
     }
-    const auto inside = [&](uint32_t e) {
-      const int64_t position = coordinates[0] + int64_t{e};
-      return row_inside && position >= 0 && position < static_cast<int64_t>(map.sizes[0]);
+    const auto inside = [&](uint32_t u) {
+      const int64_t position = start + int64_t{u};
+      return row_inside && position >= 0 &&
+             position < static_cast<int64_t>(map.sizes[0] / unit.elements);
     };
     for (uint32_t first = 0; first < row;) {
       uint32_t end = first + 1;
       while (end < row && inside(end) == inside(first)) ++end;
-      const int64_t offset = row_offset + (coordinates[0] + int64_t{first}) * bytes;
-      visit(BoxRun{r * row_pitch(map) + first * bytes, static_cast<uint64_t>(offset), end - first,
-                   inside(first)});
+      const int64_t offset = row_offset + (start + int64_t{first}) * unit.bytes;
+      visit(BoxRun{r * row_pitch(map) + first * unit.shared_bytes, static_cast<uint64_t>(offset),
+                   end - first, inside(first)});
       first = end;
     }
   }

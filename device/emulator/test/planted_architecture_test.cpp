@@ -4,7 +4,9 @@
 #include "device/emulator/test/wgmma_test_support.h"
 #include "device/ptx/cluster.h"
 #include "device/ptx/sm100/convert.h"
+#include "device/ptx/sm100/ldmatrix.h"
 #include "device/ptx/sm100/packed.h"
+#include "device/ptx/sm120/mma.h"
 
 namespace blockscale::emulator {
 namespace {
@@ -63,23 +65,17 @@ TEST(PlantedArchitecture, Multicast) {
   const std::vector<uint8_t> bytes(64 * 128, 1);
   const TensorMap map = encode_tensor_map(rows_map(bytes, 64, 128, 8, TensorMapSwizzle::bytes_128));
   expect_only_on({Architecture::sm_90a, Architecture::sm_100f},
-                 {{.grid = {2}, .block = {32}, .cluster = {2}, .dynamic_shared_bytes = 2048},
+                 {{.block = {32}, .dynamic_shared_bytes = 2048},
                   {input("bytes", bytes)},
                   [&] {
                     if (ptx::tid_x() == 0) {
                       ptx::mbarrier_init(full(), 1, "full");
                       ptx::fence_mbarrier_init();
-                    }
-                    ptx::barrier_cluster_arrive();
-                    ptx::barrier_cluster_wait();
-                    if (ptx::tid_x() == 0) {
                       ptx::mbarrier_arrive_expect_tx(full(), 1024);
-                      if (ptx::cluster_ctarank() == 0) {
-                        ptx::cp_async_bulk_tensor_shared_global_multicast<2>(
-                            tile_a(), &map, {{0, 0}}, full(), 0b11, bug.here());
-                      }
+                      ptx::cp_async_bulk_tensor_shared_global_multicast<2>(tile_a(), &map, {{0, 0}},
+                                                                           full(), 0b1, bug.here());
+                      device::mbarrier_wait(full(), 0);
                     }
-                    device::mbarrier_wait(full(), 0);
                   }},
                  bug, {"multicast", "those for sm_90a and sm_100f do"});
 }
@@ -104,6 +100,56 @@ TEST(PlantedArchitecture, PackedArithmetic) {
                  bug, {"fma_rn_f32x2"});
 }
 
+TEST(PlantedArchitecture, ProductsThatScale) {
+  Mark bug;
+  expect_only_on({Architecture::sm_120f},
+                 {{.block = {32}},
+                  {},
+                  [&] {
+                    ptx::MmaAccumulator d = {};
+                    ptx::mma_sync_m16n8k64_mxf4nvf4<4>(d, {}, {}, 0, 0, bug.here());
+                  }},
+                 bug, {"scaled_mma_sync", "those for sm_120f do"});
+}
+
+TEST(PlantedArchitecture, MatricesOfNarrowElements) {
+  Mark bug;
+  expect_only_on({Architecture::sm_100f, Architecture::sm_120f},
+                 {{.block = {32}, .dynamic_shared_bytes = 512},
+                  {},
+                  [&] {
+                    const ptx::SharedAddress row = device::shared_base() + 16 * ptx::laneid();
+                    for (uint32_t i = 0; i < 4; ++i) ptx::st_shared(row + 4 * i, 0u);
+                    ptx::bar_warp_sync(ptx::kFullMask);
+                    (void)ptx::ldmatrix_b8x16<6, 4>(row, bug.here());
+                  }},
+                 bug, {"ldmatrix_b8x16", "those for sm_100f and sm_120f do"});
+}
+
+TEST(PlantedArchitecture, BoxesOfNarrowElements) {
+  Mark bug;
+  const std::vector<uint8_t> bytes(64 * 128, 1);
+  TensorMapDescription description = rows_map(bytes, 64, 128, 8, TensorMapSwizzle::bytes_128);
+  description.sizes[0] *= 2;
+  description.box[0] *= 2;
+  description.element = TensorMapElement::u4x16_packed;
+  const TensorMap map = encode_tensor_map(description);
+  expect_only_on({Architecture::sm_100f, Architecture::sm_120f},
+                 {{.block = {32}, .dynamic_shared_bytes = 2048},
+                  {input("bytes", bytes)},
+                  [&] {
+                    if (ptx::tid_x() == 0) {
+                      ptx::mbarrier_init(full(), 1, "full");
+                      ptx::fence_mbarrier_init();
+                      ptx::mbarrier_arrive_expect_tx(full(), 1024);
+                      ptx::cp_async_bulk_tensor_shared_global<2>(tile_a(), &map, {{0, 0}}, full(),
+                                                                 bug.here());
+                      device::mbarrier_wait(full(), 0);
+                    }
+                  }},
+                 bug, {"cp_async_bulk_tensor_shared_global", "those for sm_100f and sm_120f do"});
+}
+
 /// They are pure functions elsewhere.
 TEST(PlantedArchitecture, NoneOutsideOfALaunch) {
   EXPECT_EQ(ptx::add_rn_f32x2({{1, 2}}, {{3, 4}}).at[1], 6);
@@ -122,6 +168,15 @@ TEST(PlantedArchitecture, SharedMemory) {
     EXPECT_THAT(report.findings.front().text,
                 testing::HasSubstr(std::string("on ") + name_of(architecture)));
   }
+}
+
+TEST(PlantedArchitecture, Clusters) {
+  const LaunchShape pair = {.grid = {2}, .block = {32}, .cluster = {2}};
+  EXPECT_TRUE(run_on(Architecture::sm_100f, {pair, {}, [] {}}).ok());
+  const Report report = run_on(Architecture::sm_120f, {pair, {}, [] {}});
+  ASSERT_FALSE(report.ok());
+  EXPECT_EQ(report.findings.front().kind, FindingKind::launch_limits);
+  EXPECT_THAT(report.findings.front().text, testing::HasSubstr("1 to 1 on sm_120f"));
 }
 
 TEST(PlantedArchitecture, AreThoseOfDevices) {
