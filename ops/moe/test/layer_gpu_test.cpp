@@ -76,8 +76,10 @@ void check(const LayerCase& of) {
       moe_detail::plan_moe(x, moe_detail::parts_of(x, {}, chip), chip, ran.workspace.get());
   const auto multiply = [&](const GroupedGemmArguments& up) {
     const auto product = on_device(grouped_gemm_detail::validated(up));
+    const std::int64_t bytes = cuda::grouped_gemm_workspace_bytes(product.arguments());
+    const DeviceBuffer workspace(static_cast<std::size_t>(bytes));
     const DeviceStream stream;
-    cuda::grouped_gemm(product.arguments(), {stream.handle()});
+    cuda::grouped_gemm(product.arguments(), {stream.handle(), workspace.data(), bytes});
     stream.wait();
     product.copy_results();
   };
