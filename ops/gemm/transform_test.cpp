@@ -173,7 +173,7 @@ TEST(TransformOfCudaGemm, FollowsTheProductInF32) {
   test::Random random(1);
   TestMatrix d(Format::bf16, 8, 128), gated(Format::f16, 8, 64);
   std::vector<float> sums(8 * 128);
-  for (const Recipe recipe : {Recipe::fp8_1x128, Recipe::mxfp4}) {  // of Hopper, plain
+  for (const Recipe recipe : {Recipe::fp8_1x128, Recipe::mxfp6_e2m3}) {  // of Hopper, plain
     const TestOperand a(random, recipe, 8, 128, test::InputFamily::normal);
     const TestOperand b(random, recipe, 128, 128, test::InputFamily::normal);
     GemmArguments x;

@@ -235,6 +235,7 @@ TEST(EmulatedGroupsOfK, BeginAndEndAnywhere) {
                                    {Recipe::bf16, Recipe::bf16, {0, 128, 384}, 192, 3072, 384}};
   for (const Case& c : cases) {
     for (const bool adds : {false, true}) {
+      if (adds && c.n > 1000) continue;  // the time of all others
       SCOPED_TRACE(std::string(recipe_traits(c.a).name) + (adds ? ", adds" : ""));
       Random random(8);
       test::OperandOptions options;

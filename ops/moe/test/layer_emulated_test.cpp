@@ -107,12 +107,12 @@ void check_few(const LayerCase& of) {
 TEST(EmulatedMoe, FewRows) {
   for (const Routing routing : test::kRoutings) {
     check_few<Fp8FewRowsParams>(
-        {.tokens = 3, .hidden = 528, .inner = 384, .experts = 16, .routing = routing});
+        {.tokens = 3, .hidden = 272, .inner = 256, .experts = 16, .routing = routing});
   }
   check_few<Fp8FewRowsParams>({.w13 = Recipe::fp8_tensor,
                                .w2 = Recipe::fp8_128x128_ue8m0,
                                .tokens = 1,
-                               .hidden = 1040,
+                               .hidden = 528,
                                .inner = 256,
                                .experts = 70,
                                .alphas = true,
