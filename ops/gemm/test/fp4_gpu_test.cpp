@@ -57,11 +57,18 @@ TEST_F(CudaGpuFp4Gemm, EveryPairLayoutAndEdge) {
   });
 }
 
+/// Sums of exact problems of a longer K have more bits than f32 where both operands have scales of
+/// blocks.
+std::int64_t longest_exact_k(Recipe a) {
+  return recipe_traits(a).block_k != 0 ? 1056 : 1 << 20;
+}
+
 /// Integers and powers of two, whose sums are exact: nothing but D's own rounding is allowed.
 TEST_F(CudaGpuFp4Gemm, ExactSums) {
   for_each_few_rows_pair([](Recipe a, Recipe b) {
     for (const std::int64_t m : {1, 8, 13}) {
       for (const std::int64_t k : {256, 2048, 7168}) {
+        if (k > longest_exact_k(a)) continue;
         PlainProblem p = problem_of(a, b, m, 300, k);
         p.exact = true;
         check(p);
@@ -73,7 +80,7 @@ TEST_F(CudaGpuFp4Gemm, ExactSums) {
 /// The same sums, but for the order in which parts of K are added.
 TEST_F(CudaGpuFp4Gemm, Divisions) {
   for_each_few_rows_pair([](Recipe a, Recipe b) {
-    PlainProblem p = problem_of(a, b, 11, 4000, 3104);
+    PlainProblem p = problem_of(a, b, 11, 4000, std::min<std::int64_t>(3104, longest_exact_k(a)));
     p.exact = true;
     OnDevice problem(p);
     (void)share_of(problem, p);
