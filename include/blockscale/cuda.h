@@ -124,15 +124,16 @@ std::string describe_gemm(const GemmArguments& arguments, const Chip& chip = def
 
 /// Bytes of workspace that `grouped_gemm` needs on default_chip(): D in f32 where a transform comes
 /// before a result that is not quantized, and where it is quantized but not by tiles of FP8 kernels
-/// also, unless `owns_rows`, a tensor of all rows; else none. Throws as it does.
+/// also, unless `owns_rows`, a tensor of all rows; rows that an index names, where they go to the
+/// tiles of FP4 weights; else none. Throws as it does.
 std::int64_t grouped_gemm_workspace_bytes(const GroupedGemmArguments& arguments);
 
 /// As blockscale::grouped_gemm; offsets, lengths, index, destinations, weights and alpha_factors
 /// lie on the device, and are not read back: a graph's replays may have others. FP8 recipes of e4m3
 /// on both sides, whose rows begin at multiples of 16 bytes, have kernels of their own on devices
-/// of compute capability 9.0, and so have groups of at most 8 rows on average, in bf16, f16 or FP8
-/// of e4m3, with weights in nvfp4 or mxfp4; the plain kernels compute all else. The same bits from
-/// run to run, unless `adds`. Throws as `gemm` does.
+/// of compute capability 9.0, and so have groups of rows in bf16 or f16, and of at most 8 rows on
+/// average in FP8 of e4m3, with weights in nvfp4 or mxfp4; the plain kernels compute all else. The
+/// same bits from run to run, unless `adds`. Throws as `gemm` does.
 void grouped_gemm(const GroupedGemmArguments& arguments, const Execution& execution = {});
 
 /// What `grouped_gemm` launches, as describe_gemm.

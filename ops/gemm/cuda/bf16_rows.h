@@ -1,5 +1,5 @@
 // Rows of A in bf16 in the workspace, for kernels that take no other numbers of eight bits and
-// fewer: exactly, with what is left of A to the sums.
+// fewer: exactly, where they are below 2^128, with what is left of A to the sums.
 #pragma once
 
 #include <cstdint>

@@ -136,6 +136,26 @@ TEST(EmulatedFp4Tiles, Epilogues) {
   });
 }
 
+/// Numbers of 16 bits that nothing is added to: no sums are exchanged.
+TEST(EmulatedFp4Tiles, StoresDirectly) {
+  for_each_fp4_pair([](Recipe a, Recipe b) {
+    for (const bool has_all : {false, true}) {
+      for (const int tokens : {64, 256}) {
+        PlainProblem p = problem_of(a, b, 85, 136, 256);
+        p.d = a == Recipe::f16 ? Format::f16 : Format::bf16;
+        p.batch = 2;
+        p.bias = p.gate = p.alpha_factor = has_all;
+        if (has_all) p.alpha = -0.5f;
+        test::check_emulated(p, kPath, [&](PlainOperands& operands) {
+          return test::run_fp4_tiles(
+              operands, emulator::random_order(3), Fp4TilesDivision{tokens, 1},
+              [](gemm_detail::Fp4TilesPlan& plan) { EXPECT_TRUE(plan.params.is_direct); });
+        });
+      }
+    }
+  });
+}
+
 TEST(EmulatedFp4Tiles, RowsFarApart) {
   for_each_fp4_pair([](Recipe a, Recipe b) {
     PlainProblem p = problem_of(a, b, 67, 50, 320);

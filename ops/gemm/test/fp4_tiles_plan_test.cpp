@@ -108,7 +108,7 @@ TEST(Fp4TilesPlan, SaysWhatIsLaunched) {
   EXPECT_EQ(
       text(4096, 4096, 4096),
       "gemm_tiles_mxfp4_bf16_256x128: 512 tiles of 256 x 128, 64 stages of 64 of K; 132 x 384 "
-      "threads, 4 stages, 207872 bytes shared, stored as boxes\n");
+      "threads, 5 stages, 211968 bytes shared, stored as boxes, directly\n");
   EXPECT_THAT(text(64, 4096, 7168), HasSubstr("divided among 2 blocks of a cluster; 64 x 384"));
 }
 

@@ -330,12 +330,14 @@ void add_product(GroupedPlan& plan, const GroupedGemmArguments& x, const cuda::C
     in_place.index = nullptr;
     in_place.a.rows = x.rows;
     in_place.a.value_row_stride = ceil_div(bytes, kAlignment) * kAlignment;
-    in_place.a.values = byte_at(workspace, plan.workspace_bytes);
+    in_place.a.values = nullptr;
   }
-  const auto fp4 = fp4_tiles_step(in_place, chip);
+  auto fp4 = fp4_tiles_step(in_place, chip);
   if (!fp4) return plan.steps.push_back(plain_step_of(x, chip));
   if (x.index != nullptr) {
-    (void)take(plan, workspace, x.rows * in_place.a.value_row_stride);
+    in_place.a.values = take(plan, workspace, x.rows * in_place.a.value_row_stride);
+    fp4->maps[static_cast<std::size_t>(Fp4TilesMap::a)].address =
+        reinterpret_cast<std::uintptr_t>(in_place.a.values);
     check_size("a.rows", x.a.rows);
     GroupedStep gather = copy_rows_step(x, rows_of(x.a, {}), rows_of(in_place.a, {}),
                                         row_bytes(x.a.recipe, x.a.k), chip);
@@ -470,6 +472,7 @@ std::string text_of(const Fp4GroupedParams& p) {
   return text_of(p.order) + ", " + std::to_string(p.stages) + " stages" +
          (!p.epilogue.d.chunks  ? ""
           : p.order.map.moves() ? ", rows moved in chunks of 16 bytes"
+          : p.is_direct         ? ", stored as boxes but for last rows, directly"
                                 : ", stored as boxes but for last rows");
 }
 std::string text_of(const Fp4FewRowsParams& p) {

@@ -88,7 +88,6 @@ std::optional<Fp4TilesDivision> best_division(const GemmArguments& x, bool promo
           (x.batch_invariant || blocks > size.stages || !run_at_once(size, chip, d))) {
         break;
       }
-      /// Of which a multiprocessor's shared memory has room for as many blocks as there are.
       const double cost = cost_of(size, chip, d);
       if (!best || cost < least) best = d, least = cost;
     }
@@ -162,8 +161,8 @@ std::optional<std::uint32_t> fp4_tiles_stages(const cuda::Chip& chip, const Fp4T
 }
 
 bool stores_directly(const LinearEpilogue& e) {
-  return e.d.chunks && e.d.dtype != Format::f32 && e.beta == 0 && !e.keeps_sums &&
-         e.row_scales.data == nullptr && e.column_scales.data == nullptr;
+  return e.d.chunks && e.d.dtype != Format::f32 && e.beta == 0 && e.row_scales.data == nullptr &&
+         e.column_scales.data == nullptr;
 }
 
 std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& validated, const cuda::Chip& chip,
@@ -171,8 +170,9 @@ std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& validated, const
                                            std::optional<Fp4TilesDivision> division) {
   GemmArguments x = validated;
   const bool converts = has_bf16_rows(x.a), promotes = converts && has_scales_of_k(x.a);
-  if (converts) x.a = bf16_rows_of(x.a, workspace);
+  if (converts) x.a = bf16_rows_of(x.a, nullptr);
   if (!takes_fp4_tiles(x, chip)) return std::nullopt;
+  if (converts) x.a.values = workspace;
   const Sizes size = sizes_of(x);
   if (!division) division = best_division(x, promotes, size, chip);
   if (!division) return std::nullopt;
