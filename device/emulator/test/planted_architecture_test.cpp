@@ -60,6 +60,17 @@ TEST(PlantedArchitecture, GroupsOfProducts) {
                  {"wgmma_commit_group"});
 }
 
+/// One thread waits for the 1,024 bytes that `copy` begins to bring.
+template <class Copy>
+void bring_bytes(const Copy& copy) {
+  if (ptx::tid_x() != 0) return;
+  ptx::mbarrier_init(full(), 1, "full");
+  ptx::fence_mbarrier_init();
+  ptx::mbarrier_arrive_expect_tx(full(), 1024);
+  copy();
+  device::mbarrier_wait(full(), 0);
+}
+
 TEST(PlantedArchitecture, Multicast) {
   Mark bug;
   const std::vector<uint8_t> bytes(64 * 128, 1);
@@ -68,14 +79,10 @@ TEST(PlantedArchitecture, Multicast) {
                  {{.block = {32}, .dynamic_shared_bytes = 2048},
                   {input("bytes", bytes)},
                   [&] {
-                    if (ptx::tid_x() == 0) {
-                      ptx::mbarrier_init(full(), 1, "full");
-                      ptx::fence_mbarrier_init();
-                      ptx::mbarrier_arrive_expect_tx(full(), 1024);
+                    bring_bytes([&] {
                       ptx::cp_async_bulk_tensor_shared_global_multicast<2>(tile_a(), &map, {{0, 0}},
                                                                            full(), 0b1, bug.here());
-                      device::mbarrier_wait(full(), 0);
-                    }
+                    });
                   }},
                  bug, {"multicast", "those for sm_90a and sm_100f do"});
 }
@@ -138,14 +145,10 @@ TEST(PlantedArchitecture, BoxesOfNarrowElements) {
                  {{.block = {32}, .dynamic_shared_bytes = 2048},
                   {input("bytes", bytes)},
                   [&] {
-                    if (ptx::tid_x() == 0) {
-                      ptx::mbarrier_init(full(), 1, "full");
-                      ptx::fence_mbarrier_init();
-                      ptx::mbarrier_arrive_expect_tx(full(), 1024);
+                    bring_bytes([&] {
                       ptx::cp_async_bulk_tensor_shared_global<2>(tile_a(), &map, {{0, 0}}, full(),
                                                                  bug.here());
-                      device::mbarrier_wait(full(), 0);
-                    }
+                    });
                   }},
                  bug, {"cp_async_bulk_tensor_shared_global", "those for sm_100f and sm_120f do"});
 }

@@ -91,12 +91,7 @@ TEST(PlantedNarrowCopy, MapsThatTheEncoderRefuses) {
     const NarrowTensor tensor(element);
     TensorMapDescription d = tensor.description();
     change(d);
-    try {
-      encode_tensor_map(d);
-      ADD_FAILURE() << "accepted: " << text;
-    } catch (const std::invalid_argument& error) {
-      EXPECT_THAT(error.what(), testing::HasSubstr(text));
-    }
+    expect_refused(d, text);
   };
   using enum TensorMapElement;
   refused(u4x16_align16b, "box[0] is 64; elements with gaps need 128",

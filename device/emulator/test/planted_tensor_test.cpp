@@ -140,12 +140,7 @@ TEST(PlantedTensor, MapsThatTheEncoderRefuses) {
   const auto refused = [&](const char* text, const auto& change) {
     TensorMapDescription d = matrix(memory.in, 32, 32);
     change(d);
-    try {
-      encode_tensor_map(d);
-      ADD_FAILURE() << "accepted: " << text;
-    } catch (const std::invalid_argument& error) {
-      EXPECT_THAT(error.what(), testing::HasSubstr(text));
-    }
+    expect_refused(d, text);
   };
   refused("strides[0] is 100", [](auto& d) { d.strides[0] = 100; });
   refused("box[1] is 257", [](auto& d) { d.box[1] = 257; });

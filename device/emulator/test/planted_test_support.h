@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,16 @@ inline void expect_clean(const Program& program, const std::function<void()>& ch
     const Report report = launch(program.shape, program.buffers, options, program.kernel);
     EXPECT_TRUE(report.ok()) << report.text();
     check();
+  }
+}
+
+/// The encoder refuses a map, and says so.
+inline void expect_refused(const TensorMapDescription& description, const char* text) {
+  try {
+    encode_tensor_map(description);
+    ADD_FAILURE() << "accepted: " << text;
+  } catch (const std::invalid_argument& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr(text));
   }
 }
 

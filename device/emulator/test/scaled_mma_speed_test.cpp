@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "device/emulator/meaning/swizzle.h"
+#include "device/emulator/test/is_sanitized.h"
 #include "device/emulator/test/planted_test_support.h"
 #include "device/pipeline/stages.h"
 #include "device/ptx/barrier.h"
@@ -23,16 +24,7 @@
 namespace blockscale::emulator {
 namespace {
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define BLOCKSCALE_ASAN
-#endif
-#endif
-#if defined(BLOCKSCALE_ASAN) || defined(__SANITIZE_ADDRESS__)
-constexpr double kLimit = 4;  // seconds
-#else
-constexpr double kLimit = 1;
-#endif
+constexpr double kLimit = kIsSanitized ? 4 : 1;  // seconds
 
 constexpr uint32_t kM = 256, kN = 256, kK = 512, kTile = 128, kStageK = 128;
 constexpr uint32_t kMathWarps = 8, kAtomBytes = 512;  // of 128 rows' scales of four blocks of k

@@ -8,6 +8,7 @@
 
 #include "core/format.h"
 #include "device/emulator/emulator.h"
+#include "device/emulator/test/is_sanitized.h"
 #include "device/ptx/arithmetic.h"
 #include "device/ptx/barrier.h"
 #include "device/ptx/convert.h"
@@ -20,16 +21,7 @@
 namespace blockscale::emulator {
 namespace {
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define BLOCKSCALE_ASAN
-#endif
-#endif
-#if defined(BLOCKSCALE_ASAN) || defined(__SANITIZE_ADDRESS__)
-constexpr double kLimit = 100;  // seconds; AddressSanitizer takes about 6 times as long
-#else
-constexpr double kLimit = 20;
-#endif
+constexpr double kLimit = kIsSanitized ? 100 : 20;  // seconds
 
 constexpr uint32_t kRows = 64, kColumns = 1024, kBlock = 32;
 

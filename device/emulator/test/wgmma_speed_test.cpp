@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <vector>
 
+#include "device/emulator/test/is_sanitized.h"
 #include "device/emulator/test/wgmma_test_support.h"
 #include "device/ptx/cluster.h"
 #include "device/ptx/setmaxnreg.h"
@@ -14,16 +15,7 @@
 namespace blockscale::emulator {
 namespace {
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define BLOCKSCALE_ASAN
-#endif
-#endif
-#if defined(BLOCKSCALE_ASAN) || defined(__SANITIZE_ADDRESS__)
-constexpr double kLimit = 3;  // seconds
-#else
-constexpr double kLimit = 0.6;
-#endif
+constexpr double kLimit = kIsSanitized ? 3 : 0.6;  // seconds
 
 // Tiles of 128 x 128, clusters of two blocks side by side: they share the rows of A, of which each
 // loads one half for both. A warpgroup loads, two multiply 64 rows each.

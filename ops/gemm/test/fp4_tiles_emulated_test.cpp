@@ -188,12 +188,20 @@ TEST(EmulatedFp4Tiles, MutantsAreRejected) {
   mutants.push_back(
       {"a stage of K is left out", [](Fp4TilesParams& p) { --p.k_stages, --p.block_stages; }});
   for (const auto& mutant : mutants) {
-    for_each_fp4_pair([&](Recipe a, Recipe b) {
-      test::expect_rejected(mutant, problem_of(a, b, 20, 18, 480), kPath,
-                            [](PlainOperands& operands, const Change& change) {
-                              return run(operands, emulator::in_order(), std::nullopt, change);
-                            });
-    });
+    for (const std::int64_t k : {480, 512}) {  // scales of stages one by one, and four side by side
+      const bool together = k == 512;
+      if (together && &mutant == &mutants.front()) continue;  // which have no stride
+      for_each_fp4_pair([&](Recipe a, Recipe b) {
+        test::expect_rejected(mutant, problem_of(a, b, 20, 18, k), kPath,
+                              [&](PlainOperands& operands, const Change& change) {
+                                return run(operands, emulator::in_order(), std::nullopt,
+                                           [&](Fp4TilesParams& p) {
+                                             EXPECT_EQ(p.scale_vectors, together);
+                                             change(p);
+                                           });
+                              });
+      });
+    }
   }
 }
 

@@ -100,6 +100,26 @@ TEST(Fp4TilesPlan, TakesRowsThatTensorCopiesCount) {
   EXPECT_FALSE(plan_fp4_tiles(imagined_product(20, 128, std::int64_t{1} << 30), {}));
 }
 
+/// Scales of four stages are loaded together where each row's begin at a multiple of their size.
+TEST(Fp4TilesPlan, LoadsScalesTogetherWhereTheyLieSo) {
+  for (const Recipe b : {Recipe::nvfp4, Recipe::mxfp4}) {
+    const std::int64_t size = b == Recipe::nvfp4 ? 16 : 8;
+    const auto together = [&](std::int64_t k, const auto& change) {
+      GemmArguments x = imagined_product(100, 128, k, Recipe::bf16, b);
+      change(x.b);
+      const auto plan = plan_fp4_tiles(x, {});
+      return plan && plan->params.scale_vectors;
+    };
+    EXPECT_TRUE(together(512, [](auto&) {}));
+    EXPECT_FALSE(together(480, [](auto&) {}));
+    EXPECT_TRUE(together(512, [&](auto& x) { x.scale_leading_stride += size; }));
+    EXPECT_FALSE(together(512, [&](auto& x) { x.scale_leading_stride += size / 2; }));
+    EXPECT_FALSE(together(
+        512, [&](auto& x) { x.scales = static_cast<const std::uint8_t*>(x.scales) + size / 2; }));
+    EXPECT_FALSE(together(512, [](auto& x) { x.layout = ScaleLayout::swizzled_128x4; }));
+  }
+}
+
 TEST(Fp4TilesPlan, SaysWhatIsLaunched) {
   const auto text = [](std::int64_t m, std::int64_t n, std::int64_t k) {
     return cuda::describe_gemm(imagined_product(m, n, k, Recipe::bf16, Recipe::mxfp4),

@@ -24,7 +24,7 @@ std::int64_t expected_tile_rows(const GroupedGemmArguments& x) {
 int fp4_tokens_of(std::int64_t rows) {
   int best = 0;
   double least = 0;
-  for (const int tokens : {64, 128, 256}) {
+  for (const int tokens : kFp4TilesTokens) {
     const double tiles = std::max(1.0, static_cast<double>(rows) / tokens + 0.5);
     const double cost = tiles * fp4_tiles_stage_cost(tokens);
     if (best == 0 || cost < least) best = tokens, least = cost;
@@ -62,8 +62,7 @@ std::optional<GroupedStep> fp4_few_rows_step(const GroupedGemmArguments& x, cons
   step.shape = fp4_shape_of(size, *division, chip);
   Fp4FewRowsParams& p = step.params.emplace<Fp4FewRowsParams>();
   static_cast<Fp4GemmParams&>(p) = fp4_params_of(dense, size, *division);
-  p.source.index = x.index;
-  p.source.rows = static_cast<std::uint32_t>(x.a.rows);
+  p.source = {x.index, static_cast<std::uint32_t>(x.a.rows)};
   p.order = tiles.order;
   set_group_strides(p.epilogue, x);
   set_tiles(step, tiles, kFp4GroupedRows, static_cast<int>(division->block_tiles * kFp4TileRows));
@@ -84,9 +83,8 @@ std::optional<GroupedStep> fp4_tiles_step(const GroupedGemmArguments& x, const c
   const bool is_direct = x.destinations == nullptr && stores_directly(of_dense->params.epilogue);
   const auto stages = fp4_tiles_stages(chip, config, blocks, is_direct, beside);
   if (!stages) return std::nullopt;
-  constexpr std::int64_t kBandRows = 2048;
-  const Tiles tiles = tiles_of(x, tokens, of_dense->params.order.tiles_n,
-                               static_cast<std::uint32_t>(kBandRows / tokens));
+  const Tiles tiles =
+      tiles_of(x, tokens, of_dense->params.order.tiles_n, fp4_tiles_band_rows(tokens));
   GroupedStep step;
   step.kernel = fp4_tiles_kernel(of_dense->kernel);
   step.shape = of_dense->shape;

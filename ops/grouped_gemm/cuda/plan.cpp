@@ -167,9 +167,8 @@ std::optional<GroupedStep> few_rows_step(const GroupedGemmArguments& x, const cu
   p.b_batch_stride = x.b.value_batch_stride;
   p.a_scales = scales_of_operand(x.a);
   p.b_scales = scales_of_operand(x.b);
-  p.index = x.index;
   check_size("a.rows", x.a.rows);
-  p.a_rows = static_cast<std::uint32_t>(x.a.rows);
+  p.source = {x.index, static_cast<std::uint32_t>(x.a.rows)};
   p.epilogue = epilogue_of(dense);
   p.order = tiles.order;
   p.k = static_cast<std::uint32_t>(x.a.k);
@@ -277,7 +276,7 @@ TensorRows rows_of(const View& x, const ScaleMatrix& scales) {
   TensorRows rows;
   rows.values = static_cast<std::uint8_t*>(const_cast<void*>(static_cast<const void*>(x.values)));
   rows.row_stride = x.value_row_stride;
-  rows.batch_stride = x.value_batch_stride;
+  rows.batch_stride = x.batch > 1 ? x.value_batch_stride : 0;
   rows.scales = scales;
   return rows;
 }
@@ -341,9 +340,8 @@ void add_product(GroupedPlan& plan, const GroupedGemmArguments& x, const cuda::C
     check_size("a.rows", x.a.rows);
     GroupedStep gather = copy_rows_step(x, rows_of(x.a, {}), rows_of(in_place.a, {}),
                                         row_bytes(x.a.recipe, x.a.k), chip);
-    auto& p = std::get<CopyRowsParams>(gather.params);
-    p.index = x.index;
-    p.from_rows = static_cast<std::uint32_t>(x.a.rows);
+    std::get<CopyRowsParams>(gather.params).source = {x.index,
+                                                      static_cast<std::uint32_t>(x.a.rows)};
     plan.steps.push_back(gather);
   }
   plan.steps.push_back(*fp4);
@@ -466,7 +464,7 @@ std::string text_of(const Fp8GroupedParams& p) {
 }
 std::string text_of(const Fp8FewRowsParams& p) {
   return ", K divided among " + std::to_string(1u << p.division_shift) + " warps" +
-         (p.index != nullptr ? ", A gathered" : "");
+         (p.source.index != nullptr ? ", A gathered" : "");
 }
 std::string text_of(const Fp4GroupedParams& p) {
   return text_of(p.order) + ", " + std::to_string(p.stages) + " stages" +
@@ -489,8 +487,8 @@ std::string text_of(const GroupedTransformParams&) {
   return ", of D in f32 in the workspace";
 }
 std::string text_of(const CopyRowsParams& p) {
-  return p.index != nullptr ? ", those of groups gathered to the workspace"
-                            : ", those of groups from all rows in the workspace";
+  return p.source.index != nullptr ? ", those of groups gathered to the workspace"
+                                   : ", those of groups from all rows in the workspace";
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "device/ptx/special_registers.h"
 #include "device/scheduler/block_tiles.h"
 #include "device/scheduler/grouped_order.h"
+#include "device/scheduler/rows.h"
 #include "device/vector.h"
 
 namespace blockscale {
@@ -24,9 +25,8 @@ struct TensorRows {
 };
 
 struct CopyRowsParams {
-  TensorRows from, to;             // scales of one layout and type, and of single rows
-  const int32_t* index = nullptr;  // the row of `from` that each row is; null: its own
-  uint32_t from_rows = 0;          // with an index, without scales; a row that is none is zeros
+  TensorRows from, to;  // scales of one layout and type, and of single rows
+  SourceRows source;    // which rows of `from`; with an index, there are no scales
   uint32_t row_bytes = 0;
   bool vectors = false;  // rows of both begin at multiples of 16 bytes and have whole ones
   GroupedOrder order;    // of tiles of one row
@@ -56,11 +56,10 @@ BLOCKSCALE_DEVICE void copy_rows_kernel(const CopyRowsParams& p) {
   for (uint32_t i = ptx::ctaid_x(); i < tiles.count(); i += ptx::nctaid_x()) {
     const Tile tile = tiles.tile(i);
     const uint32_t row = tile.first_row, matrix = p.order.matrix_of(tile);
-    const uint32_t named =
-        p.index == nullptr ? row : static_cast<uint32_t>(ptx::ld_global(p.index + row));
-    const bool exists = p.index == nullptr || named < p.from_rows;
+    uint32_t source = 0;
+    const bool exists = p.source.find(row, source);
     const uint8_t* const from =
-        p.from.values + matrix * p.from.batch_stride + (exists ? named : 0) * p.from.row_stride;
+        p.from.values + matrix * p.from.batch_stride + (exists ? source : 0) * p.from.row_stride;
     uint8_t* const to = p.to.values + matrix * p.to.batch_stride + row * p.to.row_stride;
     if (p.vectors) {
       copy_rows::copy_values<device::Vector<uint32_t, 4>>(from, to, p.row_bytes, exists);

@@ -26,8 +26,7 @@ struct Fp8FewRowsParams {
   int64_t a_row_stride = 0, a_batch_stride = 0;  // bytes
   int64_t b_row_stride = 0, b_batch_stride = 0;  // a matrix of B has less than 2^32 bytes
   GemmScales a_scales, b_scales;                 // B's: one for all rows of a block of threads
-  const int32_t* index = nullptr;                // the row of A that a row has; null: its own
-  uint32_t a_rows = 0;  // with an index; a row that is none of them is zeros
+  SourceRows source;                             // of A
   LinearEpilogue epilogue;
   GroupedOrder order;           // of tiles of kFewRows, a block's rows of B wide; no row moves
   uint32_t k = 0;               // a multiple of 16
@@ -120,12 +119,6 @@ class Stream {
   Rows loaded_[kAhead];
 };
 
-/// The row of A that row `row` of a tile has; false if that is none.
-BLOCKSCALE_DEVICE bool find_row(const Fp8FewRowsParams& p, const Tile& tile, uint32_t row,
-                                uint32_t& of_a) {
-  return SourceRows{p.index, p.a_rows}.find(tile.first_row + row, of_a);
-}
-
 /// Fills shared memory with the tile's `rows` rows of A and the products of scales.
 BLOCKSCALE_DEVICE void bring_a(const Fp8FewRowsParams& p, const Memory& memory, const Tile& tile,
                                uint32_t rows, uint32_t k_blocks, uint32_t first_column) {
@@ -135,7 +128,7 @@ BLOCKSCALE_DEVICE void bring_a(const Fp8FewRowsParams& p, const Memory& memory, 
   for (uint32_t i = ptx::tid_x(); i < rows * row_steps; i += kFewThreads) {
     const uint32_t row = i / row_steps, byte = (i - row * row_steps) * 16;
     uint32_t of_a = 0;
-    const bool has = find_row(p, tile, row, of_a) && byte < p.k;
+    const bool has = p.source.find(tile.first_row + row, of_a) && byte < p.k;
     const uint8_t* const a = p.a + matrix * p.a_batch_stride + of_a * p.a_row_stride + byte;
     ptx::cp_async_cg(shared + (row * memory.row_bytes + byte), has ? a : p.a, has ? 16 : 0);
   }
@@ -143,7 +136,7 @@ BLOCKSCALE_DEVICE void bring_a(const Fp8FewRowsParams& p, const Memory& memory, 
     const uint32_t row = i / k_blocks, k = i - row * k_blocks;
     uint32_t of_a = 0;
     const float scale =
-        find_row(p, tile, row, of_a)
+        p.source.find(tile.first_row + row, of_a)
             ? ptx::mul_rn(fp8_gemv::load_scale(p.a_scales, matrix, of_a, k),
                           fp8_gemv::load_scale(p.b_scales, tile.group, first_column, k))
             : 0.0f;

@@ -4,10 +4,13 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "ops/gemm/cuda/sm90/fp4_tiles_plan.h"
 #include "ops/grouped_gemm/check.h"
+#include "ops/grouped_gemm/cuda/fp4_plan.h"
 #include "ops/grouped_gemm/cuda/plan.h"
 #include "ops/grouped_gemm/test/emulation.h"
 #include "ops/grouped_gemm/test/launched_problem.h"
@@ -17,6 +20,7 @@ namespace blockscale {
 namespace {
 
 using test::GroupedCase;
+using test::InputFamily;
 using test::LaunchedProblem;
 using test::Random;
 
@@ -87,6 +91,47 @@ TEST(EmulatedFp4GroupTiles, RowsDoNotDependOnTheOthers) {
     const std::vector<std::uint8_t> first = bytes_with(32, false);
     EXPECT_EQ(bytes_with(128, false), first);
     EXPECT_EQ(bytes_with(32, true), first);
+  }
+}
+
+/// What a kernel that is wrong in one place gives.
+TEST(EmulatedFp4GroupTiles, MutantsAreRejected) {
+  using Change = void (*)(Fp4GroupedParams&);
+  const std::pair<const char*, Change> mutants[] = {
+      {"none", [](auto&) {}},
+      {"a stage of K is left out", [](auto& p) { --p.k_stages; }},
+      {"groups have the weights of the first", [](auto& p) { p.b_batched = false; }},
+      {"groups have the scales of the first", [](auto& p) { p.scales.batch_stride = 0; }},
+      {"groups have the tensor scale of the first", [](auto& p) { p.tensor_scale.stride = 0; }},
+      {"groups have the bias of the first", [](auto& p) { p.epilogue.bias.batch_stride = 0; }},
+      {"groups have the alpha of the first", [](auto& p) { p.epilogue.alpha_factor_stride = 0; }},
+  };
+  const cuda::Chip chip = test::chip_of(3);
+  for (const auto& [name, change] : mutants) {
+    for (const Format dtype : {Format::bf16, Format::f32}) {
+      SCOPED_TRACE(name);
+      Random random(3);
+      LaunchedProblem problem(random, {.a = Recipe::bf16,
+                                       .b = Recipe::nvfp4,
+                                       .rows = {2, 33, 40},
+                                       .n = 136,
+                                       .k = 96,
+                                       .dtype = dtype,
+                                       .family = InputFamily::normal,
+                                       .alpha = true,
+                                       .bias = true});
+      const GroupedGemmArguments x = problem.validated();
+      auto step = grouped_gemm_detail::fp4_tiles_step(x, chip);
+      ASSERT_TRUE(step);
+      auto& p = std::get<Fp4GroupedParams>(step->params);
+      EXPECT_EQ(p.is_direct, dtype == Format::bf16);
+      change(p);
+      const emulator::Report report =
+          test::report_of(*step, chip.architecture, problem.buffers(), emulator::in_order());
+      EXPECT_TRUE(report.ok()) << report.text();
+      const GemmCheck result = grouped_gemm_detail::check_elements(x, 1 << 20, step->path());
+      EXPECT_EQ(result.passed(), std::string(name) == "none") << result.of_usual;
+    }
   }
 }
 

@@ -15,18 +15,16 @@ using fp4_tiles::kPieceK;
 using fp4_tiles::kStageK;
 using fp4_tiles::kTileRows;
 
-constexpr int kTokens[] = {64, 128, 256};
-
 /// (Tensor copies count bytes of a row of A in 31 bits.)
 bool takes_fp4_tiles(const GemmArguments& x, const cuda::Chip& chip) {
   return runtime::runs_on(kWgmmaArchitectures[0], chip.architecture) &&
-         kFp4TilesKernels.find(x.a.recipe, x.b.recipe, kTokens[0], false) >= 0 && !x.quantized &&
-         x.d.rows > 0 && x.d.rows < kMostElements && x.d.columns > 0 &&
+         kFp4TilesKernels.find(x.a.recipe, x.b.recipe, kFp4TilesTokens[0], false) >= 0 &&
+         !x.quantized && x.d.rows > 0 && x.d.rows < kMostElements && x.d.columns > 0 &&
          x.d.columns < kMostElements && x.d.batch > 0 && x.a.k > 0 && x.a.k < kMostElements / 2 &&
          x.a.k % kPieceK == 0 && begins_at_16_bytes(x.a) && begins_at_16_bytes(x.b) &&
          (!x.batch_invariant || x.a.value_row_stride % 16 == 0) &&  // of one row, too
          has_pieces_of_scales(x.b) &&
-         ceil_div(x.d.rows, kTokens[0]) * ceil_div(x.d.columns, std::int64_t{kTileRows}) <
+         ceil_div(x.d.rows, kFp4TilesTokens[0]) * ceil_div(x.d.columns, std::int64_t{kTileRows}) <
              kMostElements / x.d.batch;
 }
 
@@ -79,7 +77,7 @@ std::optional<Fp4TilesDivision> best_division(const GemmArguments& x, bool promo
                                               const Sizes& size, const cuda::Chip& chip) {
   std::optional<Fp4TilesDivision> best;
   double least = 0;
-  for (const int tokens : kTokens) {
+  for (const int tokens : kFp4TilesTokens) {
     const int kernel = kFp4TilesKernels.find(x.a.recipe, x.b.recipe, tokens, promotes);
     if (kernel < 0) continue;
     for (std::uint32_t blocks = 1; blocks <= fp4_tiles::kMostBlocksK; blocks *= 2) {
@@ -108,7 +106,6 @@ bool has_scale_vectors(const ScaledTensorView& x) {
 }
 
 Fp4TilesParams params_of(const GemmArguments& x, const Sizes& size, const Fp4TilesDivision& d) {
-  constexpr std::uint32_t kBandRows = 2048;  // of A, whose tiles follow each other
   Fp4TilesParams p;
   p.scales = scales_of_operand(x.b);
   p.scale_vectors = has_scale_vectors(x.b);
@@ -116,10 +113,10 @@ Fp4TilesParams params_of(const GemmArguments& x, const Sizes& size, const Fp4Til
   p.a_batched = x.a.batch > 1;
   p.b_batched = x.b.batch > 1;
   p.epilogue = epilogue_of(x);
-  p.order = DenseOrder(
-      static_cast<std::uint32_t>(ceil_div(x.d.rows, d.tokens)),
-      static_cast<std::uint32_t>(size.tiles_n), static_cast<std::uint32_t>(size.batch),
-      kBandRows / static_cast<std::uint32_t>(d.tokens), static_cast<std::uint32_t>(x.d.rows));
+  p.order =
+      DenseOrder(static_cast<std::uint32_t>(ceil_div(x.d.rows, d.tokens)),
+                 static_cast<std::uint32_t>(size.tiles_n), static_cast<std::uint32_t>(size.batch),
+                 fp4_tiles_band_rows(d.tokens), static_cast<std::uint32_t>(x.d.rows));
   p.pieces = static_cast<std::uint32_t>(x.a.k / kPieceK);
   p.k_stages = static_cast<std::uint32_t>(size.stages);
   p.blocks_k = d.blocks_k;
@@ -145,6 +142,11 @@ void take_scales_of_a(const ScaledTensorView& a, Fp4TilesParams& p) {
 }
 
 }  // namespace
+
+std::uint32_t fp4_tiles_band_rows(int tokens) {
+  constexpr int kRows = 2048;
+  return static_cast<std::uint32_t>(kRows / tokens);
+}
 
 double fp4_tiles_stage_cost(int tokens) {
   return tokens == 64 ? 730 : tokens == 128 ? 880 : 1190;

@@ -53,6 +53,9 @@ std::optional<std::uint32_t> fp4_tiles_stages(const cuda::Chip& chip, const Fp4T
 /// Whether a launch that does not divide K stores sums directly (Fp4TilesParts).
 bool stores_directly(const LinearEpilogue& epilogue);
 
+/// Rows of tiles, of so many rows of A each, that follow each other: those of 2048 rows.
+std::uint32_t fp4_tiles_band_rows(int tokens);
+
 /// Cycles of a multiprocessor that a stage of so many rows of A takes, as measured on an H200
 /// (docs/log/gemm-fp4.md).
 double fp4_tiles_stage_cost(int tokens);

@@ -10,9 +10,9 @@
 //      multiplied.
 //   2. The tensor cores sum all of K, or where A has scales for blocks of it each of these, which
 //      is then added up in f32, times its scale.
-//   3. Numbers of 16 bits are transposed on their way to D; other sums go through shared memory, from which each warp takes 16 rows of A and 64 columns of D
-//      as a TileStore wants them. There blocks of a cluster, which divide K, add theirs in the
-//      order of k.
+//   3. Sums that become numbers of 16 bits are transposed on their way to D; others go through
+//      shared memory, from which each warp takes 16 rows of A and 64 columns of D as a TileStore
+//      wants them. There blocks of a cluster, which divide K, add theirs in the order of k.
 // MX has scales with which bf16, or f16, does not hold every code. The products of a stage that has
 // one are made without scales, block by block, and these are applied to their sums.
 //

@@ -20,6 +20,9 @@ struct Fp4TilesConfig {
                                                  const Fp4TilesConfig&) = default;
 };
 
+/// Rows of A that a tile may have.
+inline constexpr int kFp4TilesTokens[] = {64, 128, 256};
+
 namespace fp4_tiles {
 
 /// Two warpgroups multiply 64 rows of B each, wgmma's rows; a third one loads.
@@ -106,12 +109,12 @@ inline constexpr struct Fp4TilesKernelList {
   BLOCKSCALE_HD constexpr Fp4TilesConfig operator[](int i) const {
     if (i >= kThatSumAll) {  // of two accumulators, each of 128 rows of A at most
       return {.b = (i - kThatSumAll) / 2 == 0 ? Recipe::nvfp4 : Recipe::mxfp4,
-              .tokens = 64 << i % 2,
+              .tokens = kFp4TilesTokens[i % 2],
               .promotes = true};
     }
     return {.b = i / 6 == 0 ? Recipe::nvfp4 : Recipe::mxfp4,
             .form = i / 3 % 2 == 0 ? Format::bf16 : Format::f16,
-            .tokens = 64 << i % 3};
+            .tokens = kFp4TilesTokens[i % 3]};
   }
   /// The number of a kernel; -1 if there is none.
   BLOCKSCALE_HD constexpr int find(Recipe a, Recipe b, int tokens, bool promotes) const {

@@ -44,6 +44,9 @@ struct Work {
   /// Whether the block is one of several of a cluster, which then has one tile: as none is of tiles
   /// that are not known at launch.
   BLOCKSCALE_DEVICE bool divides_k() const { return Order::kIsKnownAtLaunch && p.blocks_k > 1; }
+  BLOCKSCALE_DEVICE RowSpan span(const Tile& tile) const {
+    return {tile.end_row, Order::kGroupsAreMatrices, p.order.matrix_of(tile), tile.group};
+  }
 };
 
 template <Fp4TilesConfig kConfig>

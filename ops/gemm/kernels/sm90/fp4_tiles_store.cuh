@@ -41,13 +41,13 @@ BLOCKSCALE_DEVICE void sync_exchange(const Work& work, uint32_t warpgroup) {
 /// What NVFP4's factors have left, and its tensor scales.
 template <Fp4TilesConfig kConfig, int kSums>
 BLOCKSCALE_DEVICE void apply_tensor_scales(float (&sums)[kSums], const Fp4TilesParts& p,
-                                           uint32_t matrix, uint32_t group) {
+                                           const RowSpan& span) {
   if constexpr (!Shared<kConfig>::kIsNvfp4) return;
-  const TensorFactor of_b(p.tensor_scale, group);
+  const TensorFactor of_b(p.tensor_scale, span.group);
   BLOCKSCALE_UNROLL
   for (float& sum : sums) sum = ptx::mul_rn(sum, decoding::kUe4m3Left);
   if (const TensorScale& of_a = p.a_tensor_scale; of_a.data != nullptr) {
-    TensorFactor(of_a, matrix).apply(sums);
+    TensorFactor(of_a, span.matrix).apply(sums);
   }
   of_b.apply(sums);
 }
@@ -65,8 +65,7 @@ class Storer {
   BLOCKSCALE_DEVICE void operator()(const Sums& sums, const Tile& tile) const {
     const auto& p = work_.p;
     const uint32_t warpgroup = warp_ / 4;
-    const RowSpan span = {tile.end_row, Order::kGroupsAreMatrices, p.order.matrix_of(tile),
-                          tile.group};
+    const RowSpan span = work_.span(tile);
     BLOCKSCALE_UNROLL
     for (uint32_t turn = 0; turn < kTurns; ++turn) {
       give(sums, turn);
@@ -74,7 +73,7 @@ class Storer {
       if (!work_.divides_k() || warp_ % p.blocks_k == work_.rank) {
         float own[kOwn];
         take(own);
-        apply_tensor_scales<kConfig>(own, p, span.matrix, tile.group);
+        apply_tensor_scales<kConfig>(own, p, span);
         Store(p.epilogue, p.map(Fp4TilesMap::d), shared_.results(warp_), p.order.row_map())(
             own, span, tile.first_row + turn * kExchangeTokens + warp_ % 4 * 16,
             tile.n * kTileRows + warpgroup * 64);
@@ -154,8 +153,7 @@ class DirectStorer {
     const uint32_t own = column + warp_ % 4 * 16 + ptx::laneid() / 4;
     const float alpha = epilogue::alpha_of(e, tile.group);
     const ColumnNumbers bias(e.bias, e, tile.group, own), gate(e.gate, e, 0, own);
-    const RowSpan span = {tile.end_row, Order::kGroupsAreMatrices, p.order.matrix_of(tile),
-                          tile.group};
+    const RowSpan span = work_.span(tile);
     BLOCKSCALE_UNROLL
     for (uint32_t turn = 0; turn < Storer<kConfig, Work>::kTurns; ++turn) {
       const uint32_t row = tile.first_row + turn * kExchangeTokens;
@@ -163,7 +161,7 @@ class DirectStorer {
       float numbers[kOwn];
       BLOCKSCALE_UNROLL
       for (int i = 0; i < kOwn; ++i) numbers[i] = sums.get(static_cast<int>(turn) * kOwn + i);
-      apply_tensor_scales<kConfig>(numbers, p, span.matrix, tile.group);
+      apply_tensor_scales<kConfig>(numbers, p, span);
       if (alpha != 1) {
         BLOCKSCALE_UNROLL
         for (float& x : numbers) x = ptx::mul_rn(alpha, x);
