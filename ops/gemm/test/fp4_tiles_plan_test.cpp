@@ -33,7 +33,7 @@ void expect_launchable(const Fp4TilesPlan& plan, const GemmArguments& x, const c
   const std::int64_t blocks = std::int64_t{shape.grid.x} * shape.grid.y;
   EXPECT_EQ(shape.grid.x, p.blocks_k);
   EXPECT_EQ(shape.cluster.x, p.blocks_k);
-  EXPECT_LE(p.blocks_k, fp4_tiles::kMostBlocksK);
+  EXPECT_THAT(fp4_tiles::kBlocksK, ::testing::Contains(p.blocks_k));
   EXPECT_EQ(shape.block.x, fp4_tiles::kThreads);
   EXPECT_EQ(shape.dynamic_shared_bytes, memory_of(config, p.stages, p.is_direct).total);
   EXPECT_LE(shape.dynamic_shared_bytes, chip.shared_bytes);
@@ -129,7 +129,7 @@ TEST(Fp4TilesPlan, SaysWhatIsLaunched) {
       text(4096, 4096, 4096),
       "gemm_tiles_mxfp4_bf16_256x128: 512 tiles of 256 x 128, 64 stages of 64 of K; 132 x 384 "
       "threads, 5 stages, 211968 bytes shared, stored as boxes, directly\n");
-  EXPECT_THAT(text(64, 4096, 7168), HasSubstr("divided among 2 blocks of a cluster; 64 x 384"));
+  EXPECT_THAT(text(64, 4096, 7168), HasSubstr("divided among 3 blocks of a cluster; 96 x 384"));
 }
 
 /// Where it is in FP8, MXFP8, NVFP4 or MXFP4: rows that begin anywhere, of any number but those
@@ -196,7 +196,7 @@ TEST(Fp4TilesPlan, SaysWhatIsConverted) {
             "A in bf16 in the workspace by dequantize_e4m3_bf16: 1024 tiles of 1 rows, vector "
             "loads, vector stores\n"
             "gemm_tiles_nvfp4_bf16_256x128: 128 tiles of 256 x 128, 64 stages of 64 of K; 128 x "
-            "384 threads, 4 stages, 207872 bytes shared, stored as boxes\n"
+            "384 threads, 5 stages, 211968 bytes shared, stored as boxes, directly\n"
             "workspace 8388608 bytes\n");
   EXPECT_THAT(
       cuda::describe_gemm(imagined_product(1024, 4096, 4096, Recipe::fp8_1x128, Recipe::nvfp4), {}),

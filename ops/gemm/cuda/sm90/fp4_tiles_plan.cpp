@@ -52,8 +52,8 @@ bool is_alone(const Sizes& size, const cuda::Chip& chip, const Fp4TilesDivision&
   return size.tiles(d.tokens) * d.blocks_k <= chip.multiprocessors;
 }
 
-/// Whether all clusters run at the same time, their blocks alone: those of four and eight leave
-/// some of a GPC's 16 or 18 multiprocessors.
+/// Whether all clusters run at the same time, their blocks alone: those of more than two leave some
+/// of a GPC's 16 or 18 multiprocessors.
 bool run_at_once(const Sizes& size, const cuda::Chip& chip, const Fp4TilesDivision& d) {
   const std::int64_t blocks = size.tiles(d.tokens) * d.blocks_k;
   return d.blocks_k <= 2 ? is_alone(size, chip, d) : blocks * 8 <= chip.multiprocessors * 7;
@@ -80,7 +80,7 @@ std::optional<Fp4TilesDivision> best_division(const GemmArguments& x, bool promo
   for (const int tokens : kFp4TilesTokens) {
     const int kernel = kFp4TilesKernels.find(x.a.recipe, x.b.recipe, tokens, promotes);
     if (kernel < 0) continue;
-    for (std::uint32_t blocks = 1; blocks <= fp4_tiles::kMostBlocksK; blocks *= 2) {
+    for (const std::uint32_t blocks : fp4_tiles::kBlocksK) {
       const Fp4TilesDivision d = {tokens, blocks};
       if (blocks > 1 &&
           (x.batch_invariant || blocks > size.stages || !run_at_once(size, chip, d))) {
@@ -163,8 +163,7 @@ std::optional<std::uint32_t> fp4_tiles_stages(const cuda::Chip& chip, const Fp4T
 }
 
 bool stores_directly(const LinearEpilogue& e) {
-  return e.d.chunks && e.d.dtype != Format::f32 && e.beta == 0 && e.row_scales.data == nullptr &&
-         e.column_scales.data == nullptr;
+  return e.d.chunks && e.d.dtype != Format::f32 && e.beta == 0 && e.column_scales.data == nullptr;
 }
 
 std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& validated, const cuda::Chip& chip,
@@ -196,11 +195,9 @@ std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& validated, const
   if (!stages) return std::nullopt;
   plan.params.is_direct = is_direct;
   plan.params.stages = *stages;
-  // Rows that A does not have are not copied, where one tile has all of them.
-  const auto a_rows = static_cast<std::uint32_t>(
-      std::min<std::int64_t>(ceil_div(x.d.rows, 8) * 8, division->tokens));
-  plan.params.a_bytes = a_rows * fp4_tiles::kRowBytesA;
-  map_in(plan, Fp4TilesMap::a) = map_of_values(x.a, a_rows, fp4_tiles::kRowBytesA);
+  // Rows that A does not have come as 0: numbers of all kinds would make their quotients slow.
+  map_in(plan, Fp4TilesMap::a) =
+      map_of_values(x.a, static_cast<std::uint32_t>(division->tokens), fp4_tiles::kRowBytesA);
   map_in(plan, Fp4TilesMap::b) = map_of_values(x.b, kTileRows, fp4_tiles::kRowBytesB);
   if (plan.params.epilogue.d.chunks) {
     map_in(plan, Fp4TilesMap::d) = map_of_results(x.d, fp4_tiles::kStoreBytes);

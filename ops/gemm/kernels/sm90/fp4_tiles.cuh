@@ -388,7 +388,6 @@ BLOCKSCALE_DEVICE void fp4_tiles_kernel(const Fp4TilesParamsOf<Order>& p) {
     if (ptx::elect_sync()) {
       shared.ring.template init<kFp4TilesMostStages>(1 + kLoadWarps, kMathWarps);
       ptx::fence_mbarrier_init();
-      shared.accept_rows_outside(p.a_bytes);
     }
     ptx::bar_warp_sync(ptx::kFullMask);
   }

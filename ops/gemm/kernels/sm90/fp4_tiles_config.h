@@ -50,7 +50,7 @@ inline constexpr uint32_t kExchangeTokens = 64;
 inline constexpr uint32_t kSumRowBytes = (64 + 4) * 4;  // for stores without conflicts
 inline constexpr uint32_t kStoreBytes = 128;            // of a row of D, in a warp's buffer
 
-inline constexpr uint32_t kMostBlocksK = 8;  // that divide K: blocks of a cluster
+inline constexpr uint32_t kBlocksK[] = {1, 2, 3, 4, 8};  // that divide K: blocks of a cluster
 
 }  // namespace fp4_tiles
 

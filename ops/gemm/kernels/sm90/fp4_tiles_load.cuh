@@ -68,12 +68,6 @@ struct Shared {
   BLOCKSCALE_DEVICE ptx::SharedAddress b(uint32_t stage) const {
     return a(stage) + memory.b_offset;
   }
-  /// Rows of A that no copy brings: what they give is not stored.
-  BLOCKSCALE_DEVICE void accept_rows_outside(uint32_t a_bytes) const {
-    for (uint32_t stage = 0; stage < ring.stages; ++stage) {
-      ptx::accept_any_shared(a(stage) + a_bytes, memory.b_offset - a_bytes);
-    }
-  }
   BLOCKSCALE_DEVICE ptx::SharedAddress scales(uint32_t stage, uint32_t row) const {
     return base + (Fp4TilesMemory::kScales + (stage * kTileRows + row) * kRowWords * 4);
   }
@@ -213,7 +207,7 @@ class Loader {
   }
 
   BLOCKSCALE_DEVICE static Scales scales_of(const Words& words, uint32_t stage) {
-    Scales scales;
+    Scales scales = {};
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < kPieces; ++i) {
       const uint32_t byte = (stage * kPieces + i) * kPieceBytes;
@@ -264,7 +258,7 @@ class Loader {
   BLOCKSCALE_DEVICE void copy(const Tile& tile, uint32_t k) const {
     const auto& p = work_.p;
     const ptx::SharedAddress full = shared_.ring.full(place_.stage);
-    ptx::mbarrier_arrive_expect_tx(full, p.a_bytes + kTileRows * kRowBytesB);
+    ptx::mbarrier_arrive_expect_tx(full, kTokens * kRowBytesA + kTileRows * kRowBytesB);
     const auto bring = [&](ptx::SharedAddress to, Fp4TilesMap map, uint32_t byte, uint32_t row,
                            uint32_t matrix) {
       ptx::cp_async_bulk_tensor_shared_global<3>(

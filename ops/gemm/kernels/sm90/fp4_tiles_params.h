@@ -34,7 +34,7 @@ struct alignas(64) Fp4TilesParts {
   bool a_scales_of_32 = false;  // or of each 32
   bool a_batched = false, b_batched = false;
   /// Rows of D are in 16 bits and whole chunks, stay where they are, and are made of nothing but
-  /// sums, alpha, bias and gate: no sums are exchanged.
+  /// sums, A's scales, alpha, bias and gate: no sums are exchanged.
   bool is_direct = false;
   LinearEpilogue epilogue;
   uint32_t pieces = 0;        // of a row of B: K is as many times kPieceK
@@ -42,7 +42,6 @@ struct alignas(64) Fp4TilesParts {
   uint32_t blocks_k = 1;      // of a cluster, which divide K
   uint32_t block_stages = 0;  // of each of them, but the last ones
   uint32_t stages = 0;        // of shared memory
-  uint32_t a_bytes = 0;       // copied to a stage: of a tile's rows, or of all if they are fewer
 };
 
 /// `Order` is that of the tiles (device/scheduler/tile.h), of rows of A.

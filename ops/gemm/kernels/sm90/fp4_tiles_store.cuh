@@ -136,8 +136,9 @@ class Storer {
   uint32_t warp_;
 };
 
-/// The same where each element is rounded to 16 bits as it is, or with a bias and a gate: numbers
-/// are transposed as they are stored to shared memory, rows of 128 bytes for tensor copies.
+/// The same where each element is rounded to 16 bits as it is, or with A's scale, a bias and a
+/// gate: numbers are transposed as they are stored to shared memory, rows of 128 bytes for tensor
+/// copies.
 template <Fp4TilesConfig kConfig, class Work>
 class DirectStorer {
  public:
@@ -162,6 +163,7 @@ class DirectStorer {
       BLOCKSCALE_UNROLL
       for (int i = 0; i < kOwn; ++i) numbers[i] = sums.get(static_cast<int>(turn) * kOwn + i);
       apply_tensor_scales<kConfig>(numbers, p, span);
+      if (e.row_scales.data != nullptr) apply_row_scales(numbers, span, row);
       if (alpha != 1) {
         BLOCKSCALE_UNROLL
         for (float& x : numbers) x = ptx::mul_rn(alpha, x);
@@ -206,6 +208,26 @@ class DirectStorer {
       }
     }
   };
+
+  /// A's scales, of kExchangeTokens rows from `row` on: a lane has those of two.
+  BLOCKSCALE_DEVICE void apply_row_scales(float (&numbers)[kOwn], const RowSpan& span,
+                                          uint32_t row) const {
+    const EpilogueScales& scales = work_.p.epilogue.row_scales;
+    const uint32_t lane = ptx::laneid();
+    const float of_lane[2] = {
+        epilogue::row_scale_of(scales, span.matrix, row + lane, span.end),
+        epilogue::row_scale_of(scales, span.matrix, row + 32 + lane, span.end)};
+    BLOCKSCALE_UNROLL
+    for (uint32_t i = 0; i < kOwn; i += 4) {
+      BLOCKSCALE_UNROLL
+      for (uint32_t j = 0; j < 2; ++j) {
+        const float scale =
+            ptx::shfl_sync_idx(ptx::kFullMask, of_lane[i / 16], (2 * i + lane % 4 * 2 + j) % 32);
+        numbers[i + j] = ptx::mul_rn(numbers[i + j], scale);
+        numbers[i + j + 2] = ptx::mul_rn(numbers[i + j + 2], scale);
+      }
+    }
+  }
 
   /// Where a byte of the warpgroup's 64 rows is: as tensor copies swizzle rows of 128 bytes.
   BLOCKSCALE_DEVICE ptx::SharedAddress place(uint32_t row, uint32_t byte) const {
