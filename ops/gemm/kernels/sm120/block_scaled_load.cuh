@@ -93,7 +93,7 @@ class ScaleCopies {
 
   BLOCKSCALE_DEVICE void copy_atoms(ptx::SharedAddress to, uint32_t k,
                                     ptx::SharedAddress full) const {
-    ptx::cp_async_bulk_shared_global(to, atoms_ + k * kBytes, kBytes, full);
+    ptx::cp_async_bulk_shared_global(to, atoms_ + int64_t{k} * kBytes, kBytes, full);
   }
 
   /// `blocks`: of a row's k, that there are.

@@ -15,15 +15,6 @@
 
 namespace blockscale::block_scaled {
 
-/// body(Int<0>{}), .. body(Int<kCount - 1>{}): what is to be known when it is compiled.
-template <int kCount, int kFirst = 0, class Body>
-BLOCKSCALE_DEVICE void for_each_int(const Body& body) {
-  if constexpr (kFirst < kCount) {
-    body(Int<kFirst>{});
-    for_each_int<kCount, kFirst + 1>(body);
-  }
-}
-
 template <BlockScaledConfig kConfig>
 class Multiplier {
  public:
@@ -167,25 +158,39 @@ class Multiplier {
     return s;
   }
 
-  /// Adds the products of a stage, and leaves it. A step is loaded while the one before is
-  /// multiplied.
+  /// Adds the products of a stage, and leaves it.
   BLOCKSCALE_DEVICE void multiply_stage(Sums& sums) const {
     const Scales scales = scales_of_stage();
-    Fragments f[2];
-    take(f[0], 0);
-    for_each_int<kSteps>([&](auto step) {
-      constexpr int kStep = decltype(step)::value;
-      if constexpr (kStep + 1 < kSteps) {
-        take(f[(kStep + 1) % 2], kStep + 1);
-      } else {
-        ptx::bar_warp_sync(ptx::kFullMask);
-        if (ptx::laneid() == 0) ptx::mbarrier_arrive(shared_.ring.empty(place_.stage));
-      }
-      for_each_int<kTilesM * kTilesN>([&](auto tile) {
-        constexpr int kM = decltype(tile)::value / kTilesN, kN = decltype(tile)::value % kTilesN;
-        multiply_tile<kStep, kM, kN>(sums.at[kM][kN], f[kStep % 2], scales);
-      });
-    });
+    Fragments first;
+    take(first, 0);
+    multiply_from<0>(sums, first, scales);
+  }
+
+  /// From a step on, whose fragments are there: the next one's are loaded while it is multiplied.
+  template <int kStep>
+  BLOCKSCALE_DEVICE void multiply_from(Sums& sums, const Fragments& f, const Scales& scales) const {
+    if constexpr (kStep + 1 < kSteps) {
+      Fragments next;
+      take(next, kStep + 1);
+      multiply_step<kStep>(sums, f, scales);
+      multiply_from<kStep + 1>(sums, next, scales);
+    } else {
+      ptx::bar_warp_sync(ptx::kFullMask);
+      if (ptx::laneid() == 0) ptx::mbarrier_arrive(shared_.ring.empty(place_.stage));
+      multiply_step<kStep>(sums, f, scales);
+    }
+  }
+
+  /// The products of a step, from a tile on. (What an instruction selects is to be known when this
+  /// is compiled.)
+  template <int kStep, int kTile = 0>
+  BLOCKSCALE_DEVICE static void multiply_step(Sums& sums, const Fragments& f,
+                                              const Scales& scales) {
+    if constexpr (kTile < kTilesM * kTilesN) {
+      constexpr int kM = kTile / kTilesN, kN = kTile % kTilesN;
+      multiply_tile<kStep, kM, kN>(sums.at[kM][kN], f, scales);
+      multiply_step<kStep, kTile + 1>(sums, f, scales);
+    }
   }
 
   template <int kStep, int kM, int kN>
