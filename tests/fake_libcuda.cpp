@@ -151,7 +151,9 @@ int cuDeviceGetAttribute(int* value, cu::DeviceAttribute attribute, int) {
     case cu::DeviceAttribute::compute_capability_minor:
       *value = fake().compute_capability % 10;
       return 0;
-    case cu::DeviceAttribute::max_shared_bytes_per_block: *value = 227 << 10; return 0;
+    case cu::DeviceAttribute::max_shared_bytes_per_block:
+      *value = fake().compute_capability / 10 == 12 ? 99 << 10 : 227 << 10;
+      return 0;
   }
   return cu::kInvalidValue;
 }

@@ -47,6 +47,7 @@ inline constexpr UsualError kUsualErrors[] = {
     {GemmPath::sm90_fp8, "sm_90, FP8", {16000, 104000}, 0.59},
     {GemmPath::sm90_fp4, "sm_90, FP4", {6, 18}, 0.28},
     {GemmPath::sm90_fp4_tiles, "sm_90, FP4, many rows", {32, 1024}, 0.56},
+    {GemmPath::sm120_block_scaled, "sm_120, block scales", {16, 512}, 0.44},
     {GemmPath::plain, "plain kernels", {8, 28}, 0.46},
 };
 
@@ -115,11 +116,33 @@ constexpr double proven_error_of_fp4_tiles(Recipe a, Recipe b, std::int64_t k) {
   return sums * (1 + in_f32 * 0x1p-24) + in_f32;
 }
 
+/// What a chain of sm_120f's instructions makes of sums (docs/numerics.md has the proof). Each cuts
+/// toward zero its sum to 24 bits, and of FP4 four terms behind 35 bits of the largest exponent,
+/// else 32 behind 25; that of FP4 is up to 2^8 times a term that has it. Of eight bits a product of
+/// subnormal numbers has up to 2^their mantissas' bits, and cuts the sum before alone. Where scales
+/// are in f32 these are sums of 128, which f32 adds up.
+constexpr double proven_error_of_block_scaled(Recipe recipe_a, Recipe recipe_b, std::int64_t k) {
+  const RecipeTraits &a = recipe_traits(recipe_a), &b = recipe_traits(recipe_b);
+  if (a.element == Format::e2m1) {
+    const double cut = 4 * 0x1p-11;
+    return static_cast<double>(ceil_div(k, 64)) * (cut + 2) + cut * 256 + roundings(kEndRoundings);
+  }
+  const bool promotes = a.scale == Format::f32;
+  const std::int64_t block = promotes && k > kFp8BlockK ? kFp8BlockK : k;
+  const int mantissas =
+      format_traits(a.element).mantissa_bits + format_traits(b.element).mantissa_bits;
+  const double in_f32 =
+      roundings((promotes ? static_cast<double>(ceil_div(k, block)) : 0) + kEndRoundings);
+  const double sums = static_cast<double>(ceil_div(block, 32)) * (16 + 2) + 0.5 * (1 << mantissas);
+  return sums * (1 + in_f32 * 0x1p-24) + in_f32;
+}
+
 /// The c that no input exceeds, as long as what is summed stays among f32's normal numbers.
 constexpr double proven_error(GemmPath path, Recipe a, Recipe b, std::int64_t k) {
   if (path == GemmPath::plain) return proven_error_of_plain(a, b, k);
   if (path == GemmPath::sm90_fp4) return proven_error_of_fp4(a, b, k);
   if (path == GemmPath::sm90_fp4_tiles) return proven_error_of_fp4_tiles(a, b, k);
+  if (path == GemmPath::sm120_block_scaled) return proven_error_of_block_scaled(a, b, k);
   if (path == GemmPath::sm90_fp8) {
     const double in_f32 = roundings(static_cast<double>(ceil_div(k, 128)) + kEndRoundings);
     return kWgmmaError * (1 + in_f32 * 0x1p-24) + in_f32;

@@ -24,8 +24,8 @@ std::vector<runtime::KernelSpec> kernel_list() {
        {quantize_detail::quantize_kernel_specs(), quantize_detail::rows_and_columns_kernel_specs(),
         quantize_detail::dequantize_kernel_specs(), gemm_detail::plain_gemm_kernel_specs(),
         gemm_detail::fp8_gemm_kernel_specs(), gemm_detail::fp4_gemm_kernel_specs(),
-        gemm_detail::fp4_tiles_kernel_specs(), grouped_gemm_detail::kernel_specs(),
-        moe_detail::kernel_specs()}) {
+        gemm_detail::fp4_tiles_kernel_specs(), gemm_detail::block_scaled_kernel_specs(),
+        grouped_gemm_detail::kernel_specs(), moe_detail::kernel_specs()}) {
     for (runtime::KernelSpec& spec : specs) all.push_back(std::move(spec));
   }
   return all;
@@ -50,6 +50,7 @@ static std::vector<runtime::KernelSet*> kernels_of(cuda::KernelsOf operations) {
     sets.push_back(&gemm_detail::plain_kernels());
     sets.push_back(&gemm_detail::fp4_kernels());
     sets.push_back(&gemm_detail::fp4_tiles_kernels());
+    sets.push_back(&gemm_detail::block_scaled_kernels());
   }
   if (operations == KernelsOf::all || operations == KernelsOf::grouped_gemm ||
       operations == KernelsOf::moe) {

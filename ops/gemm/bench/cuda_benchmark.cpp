@@ -119,7 +119,7 @@ GemmTuning tune_gemm(const GemmArguments& arguments, int repeats) {
     throw Error(ErrorCode::unsupported, "a.recipe",
                 std::string("is ") + recipe_traits(x.a.recipe).name + " with b.recipe " +
                     recipe_traits(x.b.recipe).name +
-                    ": the plain kernels, which compute this pair, have nothing to tune");
+                    ": the kernels that compute this pair here have nothing to tune");
   }
   const auto time_choices = [&](const std::vector<Fp8LaunchConfig>& choices) {
     std::vector<ColdProducts::Launch> launches;

@@ -56,6 +56,11 @@ runtime::KernelSet& fp4_tiles_kernels() {
   return set;
 }
 
+runtime::KernelSet& block_scaled_kernels() {
+  static auto& set = *new runtime::KernelSet(block_scaled_kernel_specs());
+  return set;
+}
+
 runtime::KernelSet& plain_kernels() {
   static auto& set = *new runtime::KernelSet(plain_gemm_kernel_specs());
   return set;
@@ -100,6 +105,12 @@ void launch_plan(const Fp4TilesPlan& plan, const cuda::Execution& execution) {
   cuda::launch(kernel, plan.shape, execution, plan.params);
 }
 
+void launch_plan(const BlockScaledPlan& plan, const cuda::Execution& execution) {
+  const runtime::Kernel& kernel =
+      block_scaled_kernels().get(static_cast<std::size_t>(plan.kernel), plan.architecture);
+  cuda::launch(kernel, plan.shape, execution, plan.params);
+}
+
 void launch_plan(const PlainGemmPlan& plan, const cuda::Execution& execution) {
   if (!plan.product) return;
   const runtime::Kernel& kernel =
@@ -122,6 +133,9 @@ void prepare(Fp8GemmPlan& plan) {
   for (GemmStep& step : plan.steps) gemm_detail::find_tensor_maps(step);
 }
 void prepare(Fp4TilesPlan& plan) {
+  find_tensor_maps(plan.maps, plan.params);
+}
+void prepare(BlockScaledPlan& plan) {
   find_tensor_maps(plan.maps, plan.params);
 }
 void prepare(const Fp4GemmPlan&) {}
@@ -197,7 +211,7 @@ class PlanKey {
 /// What a call launched, with tensor maps.
 struct LaunchedPlan {
   int device = -1;
-  std::variant<Fp8GemmPlan, Fp4GemmPlan, Fp4TilesPlan> plan;
+  std::variant<Fp8GemmPlan, Fp4GemmPlan, Fp4TilesPlan, BlockScaledPlan> plan;
 };
 struct KeptPlan {
   PlanKey key;
@@ -274,6 +288,11 @@ std::optional<LaunchedPlan> plan_and_launch(const GemmArguments& arguments, cons
       const auto plan_in = [&](void* workspace) { return *plan_fp4_tiles(x, chip, workspace); };
       return LaunchedPlan{device.ordinal(),
                           launch_in_workspace(*tiles, x, device, execution, plan_in)};
+    }
+    if (const auto block_scaled = plan_block_scaled(x, chip)) {
+      const auto plan_in = [&](void*) { return *block_scaled; };
+      return LaunchedPlan{device.ordinal(),
+                          launch_in_workspace(*block_scaled, x, device, execution, plan_in)};
     }
     plan_and_launch_plainly(x, std::nullopt, device, execution);
     return std::nullopt;

@@ -12,11 +12,13 @@
 
 namespace blockscale::gemm_detail {
 
-/// FP8 products' kernels in this process, those of few and of many rows with weights in FP4, and
-/// the plain ones, which serve every pair; indices are those of plans.
+/// FP8 products' kernels in this process, those of few and of many rows with weights in FP4, those
+/// of products that take scales, and the plain ones, which serve every pair; indices are those of
+/// plans.
 runtime::KernelSet& kernels();
 runtime::KernelSet& fp4_kernels();
 runtime::KernelSet& fp4_tiles_kernels();
+runtime::KernelSet& block_scaled_kernels();
 runtime::KernelSet& plain_kernels();
 
 /// Launches a plan, in the caller's context. Its tensor maps become those that the driver makes.

@@ -7,9 +7,10 @@
 namespace blockscale::gemm_detail {
 
 bool is_in_workspace(const GemmArguments& x, const cuda::Chip& chip) {
-  const bool is_quantized_apart = x.quantized && x.d.rows > 0 && x.d.columns > 0 && x.d.batch > 0 &&
-                                  !fits_epilogue(*x.quantized) &&
-                                  has_fp8_kernel(x.a.recipe, x.b.recipe, chip);
+  const bool is_quantized_apart =
+      x.quantized && x.d.rows > 0 && x.d.columns > 0 && x.d.batch > 0 &&
+      (has_fp8_kernel(x.a.recipe, x.b.recipe, chip) ? !fits_epilogue(*x.quantized)
+                                                    : takes_block_scaled(x, chip));
   return is_transformed(x) || is_quantized_apart;
 }
 
@@ -39,6 +40,8 @@ ProductPlan plan_product(const GemmArguments& x, const cuda::Chip& chip, void* w
     plan.product = *few_rows;
   } else if (const auto tiles = plan_fp4_tiles(x, chip, workspace)) {
     plan.product = *tiles;
+  } else if (const auto block_scaled = plan_block_scaled(x, chip)) {
+    plan.product = *block_scaled;
   } else {
     plan.product = plan_plain_gemm(x, chip, workspace);
   }
@@ -50,7 +53,9 @@ ProductPlan plan_product(const GemmArguments& x, const cuda::Chip& chip, void* w
 GemmPath ProductPlan::path() const {
   if (is_fp8()) return GemmPath::sm90_fp8;
   if (std::holds_alternative<Fp4GemmPlan>(product)) return GemmPath::sm90_fp4;
-  return std::holds_alternative<Fp4TilesPlan>(product) ? GemmPath::sm90_fp4_tiles : GemmPath::plain;
+  if (std::holds_alternative<Fp4TilesPlan>(product)) return GemmPath::sm90_fp4_tiles;
+  return std::holds_alternative<BlockScaledPlan>(product) ? GemmPath::sm120_block_scaled
+                                                          : GemmPath::plain;
 }
 
 std::string ProductPlan::str() const {

@@ -9,6 +9,7 @@
 
 #include "ops/gemm/cuda/plain_plan.h"
 #include "ops/gemm/cuda/plan.h"
+#include "ops/gemm/cuda/sm120/block_scaled_plan.h"
 #include "ops/gemm/cuda/sm90/fp4_plan.h"
 #include "ops/gemm/cuda/sm90/fp4_tiles_plan.h"
 #include "ops/gemm/cuda/transform.h"
@@ -17,7 +18,7 @@
 namespace blockscale::gemm_detail {
 
 struct ProductPlan {
-  std::variant<Fp8GemmPlan, Fp4GemmPlan, Fp4TilesPlan, PlainGemmPlan> product;
+  std::variant<Fp8GemmPlan, Fp4GemmPlan, Fp4TilesPlan, BlockScaledPlan, PlainGemmPlan> product;
   // Behind it, of D in f32 in the workspace, one of:
   std::optional<TransformPlan> transform;
   std::optional<quantize_detail::QuantizePlan> quantization;
@@ -29,8 +30,8 @@ struct ProductPlan {
   std::string str_behind() const;  // of what is behind the product
 };
 
-/// Whether D is f32 in the workspace first, whatever computes it: with a transform, and where FP8
-/// kernels cannot quantize it.
+/// Whether D is f32 in the workspace first, whatever computes it: with a transform, where FP8
+/// kernels cannot quantize it, and where block-scaled ones compute what is to be quantized.
 bool is_in_workspace(const GemmArguments& validated, const cuda::Chip& chip);
 
 /// Of validated arguments, by the models of kernels alone, whatever was tuned. `workspace` is not

@@ -61,6 +61,16 @@ TensorMapDescription map_of_values(const ScaledTensorView& x, std::uint32_t box_
   return d;
 }
 
+TensorMapDescription map_of_values_with_gaps(const ScaledTensorView& x, std::uint32_t box_rows,
+                                             std::uint32_t box_k) {
+  TensorMapDescription d = map_of_values(x, box_rows, box_k);
+  d.element = format_traits(recipe_traits(x.recipe).element).bits == 4
+                  ? TensorMapElement::u4x16_align16b
+                  : TensorMapElement::u6x16_align16b;
+  d.sizes[0] = static_cast<std::uint64_t>(x.k);
+  return d;
+}
+
 bool takes_copied_scales(const ScaledTensorView& x, int block_rows) {
   const RecipeTraits& t = recipe_traits(x.recipe);
   if (t.block_rows != block_rows || t.block_k != kFp8BlockK || t.scale != Format::f32) return false;

@@ -36,6 +36,11 @@ bool fits_tma(const ScaledTensorView& x);
 TensorMapDescription map_of_values(const ScaledTensorView& x, std::uint32_t box_rows,
                                    std::uint32_t box_bytes = kFp8BlockK);
 
+/// The same of elements of 4 or 6 bits that lie in a byte each in shared memory, every 16 before a
+/// gap: in boxes of so many rows of `box_k` elements, which are 128.
+TensorMapDescription map_of_values_with_gaps(const ScaledTensorView& x, std::uint32_t box_rows,
+                                             std::uint32_t box_k);
+
 /// Whether tensor copies can bring `x`'s scales, of blocks of `block_rows` x 128: f32, in rows that
 /// begin at multiples of 16 bytes.
 bool takes_copied_scales(const ScaledTensorView& x, int block_rows);

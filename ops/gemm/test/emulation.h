@@ -10,6 +10,7 @@
 #include "device/emulator/emulator.h"
 #include "ops/gemm/cuda/plain_plan.h"
 #include "ops/gemm/cuda/plan.h"
+#include "ops/gemm/cuda/sm120/block_scaled_plan.h"
 #include "ops/gemm/cuda/sm90/fp4_plan.h"
 #include "ops/gemm/cuda/sm90/fp4_tiles_plan.h"
 
@@ -41,13 +42,15 @@ inline AlignedCopy copy_of_values(const ScaledTensorView& x, std::int64_t odd = 
 /// From a view's first scale to its last.
 std::int64_t scale_bytes_of(const ScaledTensorView& x);
 
-/// A kernel of fp8_gemm_kernel_specs(), of kFp4GemmKernels, of kFp4TilesKernels or of
-/// kPlainGemmKernels, as a host function: each family's has a file of its own.
+/// A kernel of fp8_gemm_kernel_specs(), of kFp4GemmKernels, of kFp4TilesKernels, of
+/// kBlockScaledKernels or of kPlainGemmKernels, as a host function: each family's has a file of its
+/// own.
 void run_kernel(std::size_t kernel, const Fp8GemmParams& params);
 void run_kernel(std::size_t kernel, const Fp8GemvParams& params);
 void run_kernel(std::size_t kernel, const AlignRowsParams& params);
 void run_kernel(std::size_t kernel, const Fp4GemmParams& params);
 void run_kernel(std::size_t kernel, const Fp4TilesParams& params);
+void run_kernel(std::size_t kernel, const BlockScaledParams& params);
 void run_kernel(std::size_t kernel, const PlainGemmParams& params);
 
 /// The launches of tiles of a plan.

@@ -121,16 +121,16 @@ void for_each_few_rows_pair(const Body& body) {
   }
 }
 
-/// Memory that begins so many bytes behind a multiple of 16.
+/// Memory that begins so many bytes behind a multiple of 32.
 class OddCopy {
  public:
   OddCopy(const void* data, std::int64_t bytes, std::int64_t odd) : bytes_(bytes), odd_(odd) {
-    storage_.resize(static_cast<std::size_t>(bytes + odd) + 16);
+    storage_.resize(static_cast<std::size_t>(bytes + odd) + 32);
     if (bytes != 0) std::memcpy(at(), data, static_cast<std::size_t>(bytes));
   }
   std::uint8_t* at() {
     const auto address = reinterpret_cast<std::uintptr_t>(storage_.data());
-    return storage_.data() + (16 - address % 16) % 16 + odd_;
+    return storage_.data() + (32 - address % 32) % 32 + odd_;
   }
   std::size_t bytes() const { return static_cast<std::size_t>(bytes_); }
 

@@ -54,6 +54,12 @@ inline bool emulate(gemm_detail::ProductPlan& plan, const std::vector<emulator::
     if (!run(tiles->architecture, tiles->shape, [&] { run_kernel(kernel, tiles->params); })) {
       return false;
     }
+  } else if (auto* const scaled = std::get_if<gemm_detail::BlockScaledPlan>(&plan.product)) {
+    const auto kernel = static_cast<std::size_t>(scaled->kernel);
+    gemm_detail::resolve_tensor_maps(scaled->maps, emulator::encode_tensor_map, scaled->params);
+    if (!run(scaled->architecture, scaled->shape, [&] { run_kernel(kernel, scaled->params); })) {
+      return false;
+    }
   } else {
     auto& plain = std::get<gemm_detail::PlainGemmPlan>(plan.product);
     const auto kernel = static_cast<std::size_t>(plain.product->kernel);

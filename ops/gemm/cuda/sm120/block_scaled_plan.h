@@ -1,0 +1,47 @@
+// How a product of two operands with scales becomes a launch on sm_120f: a pure function of shapes,
+// recipes, strides and the chip. Its kernels are compiled and emulated, never run on silicon.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "blockscale/device.h"
+#include "blockscale/gemm.h"
+#include "core/launch_shape.h"
+#include "ops/gemm/cuda/tensor_maps.h"
+#include "ops/gemm/kernels/sm120/block_scaled_params.h"
+#include "runtime/kernels/kernel_spec.h"
+
+namespace blockscale::gemm_detail {
+
+struct BlockScaledPlan {
+  int kernel = 0;  // index into kBlockScaledKernels
+  LaunchShape shape;
+  BlockScaledParams params;
+  TensorMapDescriptions maps;
+  int architecture = 0;  // of the chip that it is for
+  std::int64_t workspace_bytes = 0;
+
+  std::string str() const;
+};
+
+/// Whether these kernels compute the product, or what comes before its transform and before it is
+/// quantized. Not where another one is needed: of other recipes or chips, of rows that do not begin
+/// where tensor copies read, of ragged K of elements with gaps, of scales that do not lie by fours
+/// of k (but in f32), and of B whose scales in f32 hold for fewer rows than a tile has.
+bool takes_block_scaled(const GemmArguments& validated, const cuda::Chip& chip);
+
+/// None where they do not, and where D is quantized. `rows`: of A in a tile (kBlockScaledRows), in
+/// place of what suits.
+std::optional<BlockScaledPlan> plan_block_scaled(const GemmArguments& validated,
+                                                 const cuda::Chip& chip,
+                                                 std::optional<int> rows = std::nullopt);
+
+std::string block_scaled_kernel_name(const BlockScaledConfig& config);
+
+/// What the kernel pack compiles for these products: kBlockScaledKernels.
+std::vector<runtime::KernelSpec> block_scaled_kernel_specs();
+
+}  // namespace blockscale::gemm_detail

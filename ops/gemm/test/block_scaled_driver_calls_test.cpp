@@ -1,0 +1,115 @@
+// What products of operands with scales ask of the driver on a device of compute capability 12.0,
+// against a fake libcuda.so.1.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "blockscale/cuda.h"
+#include "ops/common/cuda/kernel_list.h"
+#include "ops/gemm/kernels/sm120/block_scaled_params.h"
+#include "tests/fake_libcuda.h"
+#include "tests/fake_pack.h"
+
+namespace blockscale {
+namespace {
+
+using test::FakeLaunch;
+using testing::ElementsAre;
+using testing::StartsWith;
+
+class BlockScaledDriverCalls : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    setenv("BLOCKSCALE_LIBCUDA", BLOCKSCALE_FAKE_LIBCUDA, 1);
+    pack_ = std::make_unique<test::FakePack>(kernel_list());
+  }
+  static void TearDownTestSuite() { pack_.reset(); }
+  void SetUp() override {
+    fake_.reset();
+    fake_.compute_capability = 120;
+    fake_.parameter_bytes = 64;
+  }
+
+  /// Memory of a device in the fake, a part of its own for each number.
+  static std::byte* memory(int part) {
+    return reinterpret_cast<std::byte*>((std::uintptr_t{1} << 32) +
+                                        (static_cast<std::uintptr_t>(part) << 27));
+  }
+  static GemmArguments product(std::int64_t m, Recipe a, Recipe b) {
+    GemmArguments x;
+    x.a = {a, m, 512};
+    x.b = {b, 256, 512};
+    x.a.values = memory(0);
+    x.a.scales = memory(1);
+    x.b.values = memory(2);
+    x.b.scales = memory(3);
+    x.d = {memory(4), Format::bf16, m, 256};
+    return x;
+  }
+  std::vector<FakeLaunch> launches_of(const GemmArguments& x) {
+    fake_.calls.clear();
+    fake_.launches.clear();
+    cuda::gemm(x, {.workspace = memory(5), .workspace_bytes = cuda::gemm_workspace_bytes(x)});
+    return fake_.launches;
+  }
+  std::vector<std::string> kernels_of(const GemmArguments& x) {
+    std::vector<std::string> kernels;
+    for (const FakeLaunch& launch : launches_of(x)) kernels.push_back(launch.kernel);
+    return kernels;
+  }
+
+  inline static std::unique_ptr<test::FakePack> pack_;
+  test::FakeCuda& fake_ = test::fake_cuda(BLOCKSCALE_FAKE_LIBCUDA);
+};
+
+TEST_F(BlockScaledDriverCalls, ARepeatedCallLaunchesTheSame) {
+  const GemmArguments x = product(300, Recipe::nvfp4, Recipe::nvfp4);
+  const std::vector<FakeLaunch> first = launches_of(x);
+  ASSERT_EQ(first.size(), 1u);
+  EXPECT_EQ(first[0].kernel, "gemm_block_scaled_nvfp4_nvfp4_128x128");
+  EXPECT_THAT(first[0].grid, ElementsAre(6u, 1u, 1u));
+  EXPECT_TRUE(first[0].programmatic_dependent_launch);
+  EXPECT_LE(first[0].dynamic_shared_bytes, 99u << 10);
+  EXPECT_EQ(fake_.calls["cuTensorMapEncodeTiled"], 3);
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    const std::vector<FakeLaunch> again = launches_of(x);
+    ASSERT_EQ(again.size(), 1u);
+    EXPECT_EQ(again[0].parameters, first[0].parameters);
+    EXPECT_EQ(fake_.calls["cuTensorMapEncodeTiled"], 0);
+    EXPECT_EQ(fake_.calls["cuMemAlloc_v2"], 0);
+  }
+}
+
+TEST_F(BlockScaledDriverCalls, EachPairHasAKernel) {
+  using R = Recipe;
+  EXPECT_THAT(kernels_of(product(8, R::mxfp8_e4m3, R::mxfp6_e3m2)),
+              ElementsAre("gemm_block_scaled_mxfp8_e4m3_mxfp6_e3m2_32x128"));
+  EXPECT_THAT(kernels_of(product(80, R::fp8_1x128, R::fp8_128x128)),
+              ElementsAre("gemm_block_scaled_fp8_fp8_128x128"));
+  EXPECT_THAT(kernels_of(product(80, R::mxfp6_e3m2, R::mxfp6_e3m2)),
+              ElementsAre(StartsWith("gemm_plain_")));
+}
+
+TEST_F(BlockScaledDriverCalls, WhatFollowsIsALaunchOfItsOwn) {
+  GemmArguments x = product(40, Recipe::mxfp8_e4m3, Recipe::mxfp8_e4m3);
+  x.transform = Gelu{};
+  EXPECT_THAT(kernels_of(x),
+              ElementsAre("gemm_block_scaled_mxfp8_e4m3_mxfp8_e4m3_128x128", "gemm_transform"));
+  x.transform = Identity{};
+  x.d = {};
+  x.quantized.emplace();
+  x.quantized->out = {Recipe::mxfp8_e4m3, 40, 256};
+  x.quantized->out.values = memory(6);
+  x.quantized->out.scales = memory(7);
+  x.quantized->options.input = Gelu{};
+  EXPECT_THAT(kernels_of(x), ElementsAre("gemm_block_scaled_mxfp8_e4m3_mxfp8_e4m3_128x128",
+                                         StartsWith("quantize_blocks_mx_e4m3_32_f32_gelu")));
+}
+
+}  // namespace
+}  // namespace blockscale
