@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <utility>
 #include <variant>
@@ -18,6 +19,7 @@ namespace blockscale {
 namespace {
 
 using gemm_detail::GemmPath;
+using moe_detail::Gather;
 using moe_detail::MoePlan;
 using test::LayerCase;
 using test::LayerProblem;
@@ -32,6 +34,7 @@ GemmPath shared_path_of(const moe_detail::MoePartPlan& part) {
 /// A layer that the emulator ran, and the memory that it ran in.
 struct Ran {
   MoePlan plan;
+  Gather gather = Gather::product;
   gemm_detail::Array<std::uint8_t> workspace;
   std::vector<emulator::Buffer> buffers;  // with the workspace
 };
@@ -47,8 +50,9 @@ Ran run(
   const std::int64_t bytes = parts.workspace_bytes;
   ran.workspace = gemm_detail::allocate<std::uint8_t>(bytes);
   const std::span<std::uint8_t> workspace(ran.workspace.get(), static_cast<std::size_t>(bytes));
-  std::fill(workspace.begin(), workspace.end(), std::uint8_t{0xA5});
+  std::fill(workspace.begin(), workspace.end(), std::uint8_t{0xFF});  // NaNs, and no rows
   ran.plan = moe_detail::plan_moe(x, parts, chip, workspace.data());
+  ran.gather = parts.gather;
   ran.buffers = test::buffers_of(x);
   ran.buffers.push_back(emulator::in_out("workspace", workspace));
   for (moe_detail::MoePartPlan& part : ran.plan.parts) {
@@ -58,13 +62,8 @@ Ran run(
   return ran;
 }
 
-/// Runs a layer and checks each of its steps.
-void check(const LayerCase& of, const emulator::Options& options = emulator::random_order(1),
-           const cuda::Chip& chip = test::chip_of(3)) {
-  SCOPED_TRACE(test::text_of(of) + ", " + chip.name);
-  Random random(2);
-  LayerProblem problem(random, of);
-  const Ran ran = run(problem, chip, options);
+/// Checks each step of a layer that ran.
+void check_steps(LayerProblem& problem, const Ran& ran, const cuda::Chip& chip) {
   ASSERT_EQ(ran.plan.parts.size(), 1u);
   EXPECT_TRUE(problem.y().is_poison_intact());
   const auto multiply = [&](const GroupedGemmArguments& up) {
@@ -77,9 +76,24 @@ void check(const LayerCase& of, const emulator::Options& options = emulator::ran
   };
   const moe_detail::MoePartPlan& part = ran.plan.parts[0];
   const MoeArguments before = problem.arguments_before();
-  test::expect_layer(before, ran.workspace.get(),
-                     moe_detail::gather_of_cuda(moe_detail::validated(before, {})), multiply,
-                     part.up.path(), part.down.path(), shared_path_of(part));
+  test::expect_layer(before, ran.workspace.get(), ran.gather, multiply, part.up.path(),
+                     part.down.path(), shared_path_of(part));
+}
+
+/// Runs a layer and checks each of its steps. One that is not sorted has the bits of the same that
+/// is, whose steps are checked.
+void check(const LayerCase& of, const emulator::Options& options = emulator::random_order(1),
+           const cuda::Chip& chip = test::chip_of(3)) {
+  SCOPED_TRACE(test::text_of(of) + ", " + chip.name);
+  Random random(2);
+  LayerProblem problem(random, of);
+  const Ran ran = run(problem, chip, options);
+  if (ran.gather != Gather::entries) return check_steps(problem, ran, chip);
+  ASSERT_FALSE(of.in_place);
+  const std::vector<std::uint8_t> unsorted = problem.y().bytes();
+  problem.map_ids();
+  check_steps(problem, run(problem, chip, options), chip);
+  EXPECT_EQ(problem.y().bytes(), unsorted);
 }
 
 TEST(EmulatedMoe, EveryRouting) {
@@ -92,12 +106,14 @@ TEST(EmulatedMoe, EveryRouting) {
 /// Checks a layer whose products read an expert's weights for each eight of its rows, by kernels
 /// that are launched with `Params`.
 template <class Params>
-void check_few(const LayerCase& of) {
+void check_few(const LayerCase& of, std::optional<Gather> gather = {}) {
   Random random(2);
   LayerProblem problem(random, of);
   const MoeArguments x = moe_detail::validated(problem.arguments(), {});
   const cuda::Chip chip = test::chip_of(3);
-  const MoePlan plan = moe_detail::plan_moe(x, moe_detail::parts_of(x, {}, chip), chip);
+  const moe_detail::MoeParts parts = moe_detail::parts_of(x, {}, chip);
+  const MoePlan plan = moe_detail::plan_moe(x, parts, chip);
+  EXPECT_EQ(parts.gather, gather.value_or(parts.gather));
   for (const auto* const product : {&plan.parts.at(0).up, &plan.parts.at(0).down}) {
     EXPECT_TRUE(std::holds_alternative<Params>(product->steps.front().params)) << product->str();
   }
@@ -144,6 +160,60 @@ TEST(EmulatedMoe, FewRowsOfFp4) {
                                  .experts = 3,
                                  .alphas = true});
   }
+}
+
+// Each entry is a group of the products, which say whose weights it has, and of which token its row
+// is: entries that share an expert, that are dropped, with shared experts and a residual beside
+// them.
+TEST(EmulatedMoe, FewEntriesAreNotSorted) {
+  LayerCase of = {
+      .tokens = 3, .hidden = 272, .inner = 256, .top_k = 2, .first_expert = 5, .all_experts = 24};
+  for (const Routing routing :
+       {Routing::uniform, Routing::duplicates, Routing::elsewhere, Routing::half_of_it}) {
+    of.routing = routing;
+    check_few<Fp8FewRowsParams>(of, Gather::entries);
+  }
+  of.x = Recipe::fp8_1x128;
+  of.shared = 1;
+  of.alphas = of.bias = of.residual = true;
+  check_few<Fp8FewRowsParams>(of, Gather::entries);
+  of.x = Recipe::bf16;
+  of.hidden = 160;
+  of.inner = 96;
+  of.w13 = of.w2 = Recipe::nvfp4;
+  of.activations = Recipe::fp8_1x128;
+  check_few<Fp4FewRowsParams>(of, Gather::entries);
+  of.w13 = of.w2 = Recipe::mxfp4;
+  of.activations = Recipe::bf16;
+  of.transform = Swiglu{GateOrder::gate_first, 1, 0.7f, 1.702f, 1};
+  check_few<Fp4FewRowsParams>(of, Gather::entries);
+}
+
+TEST(EmulatedMoe, PlantedBugsOfEntriesChangeY) {
+  const auto up = [](auto& part) -> auto& {
+    return std::get<Fp8FewRowsParams>(part.up.steps.front().params);
+  };
+  const auto down = [](auto& part) -> auto& {
+    return std::get<Fp8FewRowsParams>(part.down.steps.front().params);
+  };
+  const std::pair<const char*, Plant> plants[] = {
+      {"rows of other tokens", [&](auto& part) { up(part).source.repeats = Divisor(2); }},
+      {"a neighbour's gates and ups", [&](auto& part) { ++up(part).order.groups.first_id; }},
+      {"a neighbour's second matrix", [&](auto& part) { ++down(part).order.groups.first_id; }},
+      {"the last expert is elsewhere", [&](auto& part) { --down(part).order.groups.matrices; }},
+      {"rows of dropped entries", [](auto& part) { part.finalize.params.experts = 1024; }},
+      {"the last expert's rows are dropped", [](auto& part) { --part.finalize.params.experts; }},
+  };
+  const auto bytes_with = [](const Plant& plant) {
+    Random random(8);
+    LayerProblem problem(random, {.tokens = 2, .hidden = 272, .inner = 256, .all_experts = 24});
+    problem.ids() = {2, 3, 4, 0, -1, 3};
+    const Ran ran = run(problem, test::chip_of(3), emulator::in_order(), {}, plant);
+    EXPECT_EQ(ran.gather, Gather::entries);
+    return problem.y().bytes();
+  };
+  const std::vector<std::uint8_t> right = bytes_with([](auto&) {});
+  for (const auto& [name, plant] : plants) EXPECT_NE(bytes_with(plant), right) << name;
 }
 
 TEST(EmulatedMoe, KindsOfWeight) {
@@ -259,8 +329,7 @@ TEST(EmulatedMoe, BatchInvariantTokens) {
       // What stands between the products, in bf16 or FP8, has more bits of it than y.
       const MoeArguments all = moe_detail::validated(x, {});
       const ScaledTensorView inner =
-          moe_detail::part_of(all, 0, tokens, ran.workspace.get(), moe_detail::gather_of_cuda(all))
-              .down.a;
+          moe_detail::part_of(all, 0, tokens, ran.workspace.get(), ran.gather).down.a;
       const auto* const first = static_cast<const std::uint8_t*>(inner.values);
       return std::vector<std::uint8_t>(first, first + of.few * inner.value_row_stride);
     };
@@ -301,7 +370,7 @@ TEST(EmulatedMoe, PlantedBugsChangeY) {
       {"rows of other tokens",
        [](auto& part) { part.quantize->steps.at(0).params.x.row_stride = 0; }},
       {"ids of the device before",
-       [](auto& part) { ++std::get<SortParams>(part.sort.steps.at(0).params).first_expert; }},
+       [](auto& part) { ++std::get<SortParams>(part.sort->steps.at(0).params).first_expert; }},
   };
   const auto bytes_with = [](const Plant& plant) {
     Random random(8);
@@ -363,8 +432,7 @@ std::int64_t count_far(LayerCase of, const Plant& plant = [](moe_detail::MoePart
   const MoeArguments x = moe_detail::validated(ordered.arguments_before(), {});
   MoeArguments with_y = x;
   with_y.y = moe_detail::validated(ordered.arguments(), {}).y;
-  const auto part =
-      moe_detail::part_of(with_y, 0, of.tokens, ran.workspace.get(), moe_detail::gather_of_cuda(x));
+  const auto part = moe_detail::part_of(with_y, 0, of.tokens, ran.workspace.get(), ran.gather);
   return test::count_far(part, x, moe_detail::validated(added.arguments(), {}).y);
 }
 

@@ -80,7 +80,7 @@ inline bool emulate(moe_detail::MoePartPlan& part, int architecture,
     return report.ok();
   };
   if (part.join_scales && !run(part.join_scales->shape, part.join_scales->params)) return false;
-  if (!emulate(part.sort, buffers, options)) return false;
+  if (part.sort && !emulate(*part.sort, buffers, options)) return false;
   if (part.weigh && !run(part.weigh->shape, part.weigh->params)) return false;
   if (part.quantize && !emulate(*part.quantize, buffers, options)) return false;
   if (part.shared) {
