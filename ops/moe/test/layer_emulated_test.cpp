@@ -1,16 +1,12 @@
 // The layer as the GPU's kernels compute it, in the emulator.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <optional>
-#include <span>
 #include <utility>
 #include <variant>
 #include <vector>
 
-#include "ops/gemm/cpu/memory.h"
 #include "ops/moe/test/layer_emulation.h"
 #include "ops/moe/test/layer_problem.h"
 #include "tests/chip.h"
@@ -21,7 +17,9 @@ namespace {
 using gemm_detail::GemmPath;
 using moe_detail::Gather;
 using moe_detail::MoePlan;
+using test::EmulatedLayer;
 using test::LayerCase;
+using test::LayerPlant;
 using test::LayerProblem;
 using test::Random;
 using test::Routing;
@@ -31,39 +29,8 @@ GemmPath shared_path_of(const moe_detail::MoePartPlan& part) {
   return part.shared ? part.shared->down.path() : GemmPath::plain;
 }
 
-/// A layer that the emulator ran, and the memory that it ran in.
-struct Ran {
-  MoePlan plan;
-  Gather gather = Gather::product;
-  gemm_detail::Array<std::uint8_t> workspace;
-  std::vector<emulator::Buffer> buffers;  // with the workspace
-};
-
-using Plant = std::function<void(moe_detail::MoePartPlan&)>;
-
-Ran run(
-    LayerProblem& problem, const cuda::Chip& chip, const emulator::Options& options,
-    const MoeOptions& limits = {}, const Plant& plant = [](moe_detail::MoePartPlan&) {}) {
-  Ran ran;
-  const MoeArguments x = moe_detail::validated(problem.arguments(), limits);
-  const moe_detail::MoeParts parts = moe_detail::parts_of(x, limits, chip);
-  const std::int64_t bytes = parts.workspace_bytes;
-  ran.workspace = gemm_detail::allocate<std::uint8_t>(bytes);
-  const std::span<std::uint8_t> workspace(ran.workspace.get(), static_cast<std::size_t>(bytes));
-  std::fill(workspace.begin(), workspace.end(), std::uint8_t{0xFF});  // NaNs, and no rows
-  ran.plan = moe_detail::plan_moe(x, parts, chip, workspace.data());
-  ran.gather = parts.gather;
-  ran.buffers = test::buffers_of(x);
-  ran.buffers.push_back(emulator::in_out("workspace", workspace));
-  for (moe_detail::MoePartPlan& part : ran.plan.parts) {
-    plant(part);
-    EXPECT_TRUE(test::emulate(part, ran.plan.architecture, ran.buffers, options));
-  }
-  return ran;
-}
-
 /// Checks each step of a layer that ran.
-void check_steps(LayerProblem& problem, const Ran& ran, const cuda::Chip& chip) {
+void check_steps(LayerProblem& problem, const EmulatedLayer& ran, const cuda::Chip& chip) {
   ASSERT_EQ(ran.plan.parts.size(), 1u);
   EXPECT_TRUE(problem.y().is_poison_intact());
   const auto multiply = [&](const GroupedGemmArguments& up) {
@@ -87,12 +54,12 @@ void check(const LayerCase& of, const emulator::Options& options = emulator::ran
   SCOPED_TRACE(test::text_of(of) + ", " + chip.name);
   Random random(2);
   LayerProblem problem(random, of);
-  const Ran ran = run(problem, chip, options);
+  const EmulatedLayer ran = test::emulate(problem, chip, options);
   if (ran.gather != Gather::entries) return check_steps(problem, ran, chip);
   ASSERT_FALSE(of.in_place);
   const std::vector<std::uint8_t> unsorted = problem.y().bytes();
   problem.map_ids();
-  check_steps(problem, run(problem, chip, options), chip);
+  check_steps(problem, test::emulate(problem, chip, options), chip);
   EXPECT_EQ(problem.y().bytes(), unsorted);
 }
 
@@ -187,33 +154,6 @@ TEST(EmulatedMoe, FewEntriesAreNotSorted) {
   of.activations = Recipe::bf16;
   of.transform = Swiglu{GateOrder::gate_first, 1, 0.7f, 1.702f, 1};
   check_few<Fp4FewRowsParams>(of, Gather::entries);
-}
-
-TEST(EmulatedMoe, PlantedBugsOfEntriesChangeY) {
-  const auto up = [](auto& part) -> auto& {
-    return std::get<Fp8FewRowsParams>(part.up.steps.front().params);
-  };
-  const auto down = [](auto& part) -> auto& {
-    return std::get<Fp8FewRowsParams>(part.down.steps.front().params);
-  };
-  const std::pair<const char*, Plant> plants[] = {
-      {"rows of other tokens", [&](auto& part) { up(part).source.repeats = Divisor(2); }},
-      {"a neighbour's gates and ups", [&](auto& part) { ++up(part).order.groups.first_id; }},
-      {"a neighbour's second matrix", [&](auto& part) { ++down(part).order.groups.first_id; }},
-      {"the last expert is elsewhere", [&](auto& part) { --down(part).order.groups.matrices; }},
-      {"rows of dropped entries", [](auto& part) { part.finalize.params.experts = 1024; }},
-      {"the last expert's rows are dropped", [](auto& part) { --part.finalize.params.experts; }},
-  };
-  const auto bytes_with = [](const Plant& plant) {
-    Random random(8);
-    LayerProblem problem(random, {.tokens = 2, .hidden = 272, .inner = 256, .all_experts = 24});
-    problem.ids() = {2, 3, 4, 0, -1, 3};
-    const Ran ran = run(problem, test::chip_of(3), emulator::in_order(), {}, plant);
-    EXPECT_EQ(ran.gather, Gather::entries);
-    return problem.y().bytes();
-  };
-  const std::vector<std::uint8_t> right = bytes_with([](auto&) {});
-  for (const auto& [name, plant] : plants) EXPECT_NE(bytes_with(plant), right) << name;
 }
 
 TEST(EmulatedMoe, KindsOfWeight) {
@@ -325,7 +265,7 @@ TEST(EmulatedMoe, BatchInvariantTokens) {
                                     .batch_invariant = of.batch_invariant});
       MoeArguments& x = problem.arguments();
       x.x.rows = x.y.rows = tokens;
-      const Ran ran = run(problem, test::chip_of(3), emulator::in_order());
+      const EmulatedLayer ran = test::emulate(problem, test::chip_of(3), emulator::in_order());
       // What stands between the products, in bf16 or FP8, has more bits of it than y.
       const MoeArguments all = moe_detail::validated(x, {});
       const ScaledTensorView inner =
@@ -354,78 +294,23 @@ TEST(EmulatedMoe, MapsAndClampedSwiglu) {
       problem.arguments().expert_map = map.data();
       problem.arguments().mapped_ids = std::ssize(map);
     }
-    run(problem, test::chip_of(3), emulator::in_order());
+    test::emulate(problem, test::chip_of(3), emulator::in_order());
     return problem.y().bytes();
   };
   EXPECT_EQ(bytes_with({3, 2, 1, 0}), bytes_with({}));
   EXPECT_NE(bytes_with({3, 2, 1}), bytes_with({}));
 }
 
-TEST(EmulatedMoe, PlantedBugsChangeY) {
-  const std::pair<const char*, Plant> plants[] = {
-      {"no weights", [](auto& part) { part.finalize.params.weights = nullptr; }},
-      {"a choice is left out", [](auto& part) { part.finalize.params.top_k = 2; }},
-      {"columns beside", [](auto& part) { part.finalize.params.rows -= 8; }},
-      {"scales of the rows before", [](auto& part) { part.join_scales->params.block_rows /= 2; }},
-      {"rows of other tokens",
-       [](auto& part) { part.quantize->steps.at(0).params.x.row_stride = 0; }},
-      {"ids of the device before",
-       [](auto& part) { ++std::get<SortParams>(part.sort->steps.at(0).params).first_expert; }},
-  };
-  const auto bytes_with = [](const Plant& plant) {
-    Random random(8);
-    LayerProblem problem(random, {.tokens = 4, .inner = 192, .apart = true});
-    run(problem, test::chip_of(3), emulator::in_order(), {}, plant);
-    return problem.y().bytes();
-  };
-  const std::vector<std::uint8_t> right = bytes_with([](auto&) {});
-  for (const auto& [name, plant] : plants) EXPECT_NE(bytes_with(plant), right) << name;
-}
-
-TEST(EmulatedMoe, PlantedBugsOfWeightsOnTheInputChangeY) {
-  const std::pair<const char*, Plant> plants[] = {
-      {"another token's x", [](auto& part) { part.weigh->params.top_k = Divisor(3); }},
-      {"one token's x", [](auto& part) { part.weigh->params.x.row_stride = 0; }},
-      {"weights twice",
-       [](auto& part) { part.finalize.params.weights = part.weigh->params.weights; }},
-  };
-  const auto bytes_with = [](const Plant& plant) {
-    Random random(8);
-    LayerProblem problem(random, {.tokens = 5, .top_k = 2, .weights_on_input = true});
-    run(problem, test::chip_of(3), emulator::in_order(), {}, plant);
-    return problem.y().bytes();
-  };
-  const std::vector<std::uint8_t> right = bytes_with([](auto&) {});
-  for (const auto& [name, plant] : plants) EXPECT_NE(bytes_with(plant), right) << name;
-}
-
-TEST(EmulatedMoe, PlantedBugsOfSharedExpertsChangeY) {
-  const std::pair<const char*, Plant> plants[] = {
-      {"none", [](auto& part) { part.finalize.params.shared_experts = 0; }},
-      {"the first one alone", [](auto& part) { part.finalize.params.shared_experts = 1; }},
-      {"the first one twice", [](auto& part) { part.finalize.params.shared.batch_stride = 0; }},
-      {"one token's rows", [](auto& part) { part.finalize.params.shared.row_stride = 0; }},
-  };
-  const auto bytes_with = [](const Plant& plant) {
-    Random random(8);
-    LayerProblem problem(random, {.tokens = 5, .shared = 2});
-    run(problem, test::chip_of(3), emulator::in_order(), {}, plant);
-    return problem.y().bytes();
-  };
-  const std::vector<std::uint8_t> right = bytes_with([](auto&) {});
-  for (const auto& [name, plant] : plants) EXPECT_NE(bytes_with(plant), right) << name;
-}
-
 /// Of a layer that adds rows, beside the same in order.
-std::int64_t count_far(LayerCase of, const Plant& plant = [](moe_detail::MoePartPlan&) {}) {
+std::int64_t count_far(LayerCase of, const LayerPlant& plant = [](moe_detail::MoePartPlan&) {}) {
   SCOPED_TRACE(test::text_of(of));
   const cuda::Chip chip = test::chip_of(3);
   Random random(2), again(2);
   LayerProblem ordered(random, of);
-  const Ran ran = run(ordered, chip, emulator::in_order());
+  const EmulatedLayer ran = test::emulate(ordered, chip, emulator::in_order());
   of.deterministic = false;
   LayerProblem added(again, of);
-  const Ran adding = run(added, chip, emulator::random_order(1), {}, plant);
+  const EmulatedLayer adding = test::emulate(added, chip, emulator::random_order(1), {}, plant);
   EXPECT_TRUE(adding.plan.parts.at(0).adds && !ran.plan.parts.at(0).adds);
   EXPECT_LT(adding.plan.workspace_bytes, ran.plan.workspace_bytes);
   EXPECT_TRUE(added.y().is_poison_intact());
@@ -477,7 +362,7 @@ TEST(EmulatedMoe, PlantedBugsOfRowsThatAreAdded) {
   const auto product = [](auto& part) -> auto& {
     return std::get<Fp8GroupedParams>(part.down.steps.front().params).order.map;
   };
-  const std::pair<const char*, Plant> plants[] = {
+  const std::pair<const char*, LayerPlant> plants[] = {
       {"no weights", [&](auto& part) { product(part).weights = nullptr; }},
       {"a row is not added", [&](auto& part) { --product(part).rows; }},
   };
@@ -528,7 +413,8 @@ TEST(EmulatedMoe, PartsChangeNothing) {
     LayerProblem problem(random, of);
     MoeOptions limits;
     limits.workspace_limit = limit;
-    const Ran ran = run(problem, test::chip_of(3), emulator::in_order(), limits);
+    const EmulatedLayer ran =
+        test::emulate(problem, test::chip_of(3), emulator::in_order(), limits);
     EXPECT_EQ(ran.plan.parts.size(), parts) << ran.plan.str();
     return problem.y().bytes();
   };
