@@ -34,6 +34,29 @@ struct RowGroups {
                                               : first + ptx::ld_global(lengths + group);
     return group_rows(first, behind, rows);
   }
+  /// Whether group g has rows of matrix g of A and D.
+  BLOCKSCALE_HD constexpr bool are_matrices() const { return offsets == nullptr; }
+};
+
+/// The same; or, with `ids`, entries of a mixture of experts, each of which is a group: entry e has
+/// row e alone, and matrix ids[e] - first_id of B; no row where B has no such matrix. So
+/// nothing needs to be sorted, and what two entries share is read twice.
+struct EntryGroups : RowGroups {
+  const int32_t* ids = nullptr;
+  uint32_t first_id = 0;
+  uint32_t matrices = 0;  // of B
+
+  BLOCKSCALE_DEVICE GroupRows of(uint32_t entry) const {
+    if (ids == nullptr) return RowGroups::of(entry);
+    return {entry, entry + (b_of(entry) < matrices ? 1u : 0u)};
+  }
+  BLOCKSCALE_HD constexpr bool are_matrices() const {
+    return ids == nullptr && RowGroups::are_matrices();
+  }
+  /// Which matrix of B a group has.
+  BLOCKSCALE_DEVICE uint32_t b_of(uint32_t entry) const {
+    return ids == nullptr ? entry : static_cast<uint32_t>(ptx::ld_global(ids + entry)) - first_id;
+  }
 };
 
 /// Tile `place` of a group of `rows` rows: pure, for tests of the order.
@@ -51,7 +74,8 @@ BLOCKSCALE_HD constexpr GroupedPlace grouped_place(uint32_t place, uint32_t tile
   return {n, first + rest - n * height};
 }
 
-class GroupedOrder {
+template <class Groups>
+class GroupedOrderOf {
  public:
   static constexpr bool kGroupsAreMatrices = false;
   static constexpr bool kIsKnownAtLaunch = false;
@@ -60,7 +84,7 @@ class GroupedOrder {
   static constexpr uint32_t kChunk = 32;                // groups that a warp looks at together
   static constexpr uint32_t kMany = uint32_t{1} << 30;  // no tile, and no tile row, has this number
 
-  RowGroups groups;
+  Groups groups;
   uint32_t tiles_n = 0;
   Divisor columns;         // tiles_n
   uint32_t band_rows = 1;  // tile rows
@@ -69,10 +93,10 @@ class GroupedOrder {
   uint32_t most_tile_rows = 0;
   MappedRows map;
 
-  GroupedOrder() = default;
+  GroupedOrderOf() = default;
   /// Of fewer than 2^30 tiles where groups share no rows.
-  BLOCKSCALE_HD constexpr GroupedOrder(const RowGroups& of, uint32_t columns_of_tiles,
-                                       uint32_t rows_of_band)
+  BLOCKSCALE_HD constexpr GroupedOrderOf(const Groups& of, uint32_t columns_of_tiles,
+                                         uint32_t rows_of_band)
       : groups(of),
         tiles_n(columns_of_tiles),
         columns(columns_of_tiles),
@@ -86,8 +110,10 @@ class GroupedOrder {
   }
   BLOCKSCALE_HD constexpr const MappedRows& row_map() const { return map; }
   BLOCKSCALE_HD constexpr uint32_t matrix_of(const Tile& tile) const {
-    return groups.offsets == nullptr ? tile.group : 0;
+    return groups.are_matrices() ? tile.group : 0;
   }
+  /// The number of B's matrix, bias and factor of alpha: the tile's group, unless that is an entry.
+  BLOCKSCALE_DEVICE uint32_t b_of(const Tile& tile) const { return groups.b_of(tile.group); }
 
   /// By all threads of the block, before tiles are asked for. `shared`: shared_bytes().
   template <uint32_t kRows>
@@ -199,5 +225,9 @@ class GroupedOrder {
     return begun - 1;
   }
 };
+
+using GroupedOrder = GroupedOrderOf<RowGroups>;
+/// Of few rows.
+using EntryOrder = GroupedOrderOf<EntryGroups>;
 
 }  // namespace blockscale

@@ -1,20 +1,25 @@
 // Which rows of A a product's are, which rows of D an epilogue may write, and where they go.
 #pragma once
 
+#include "core/divisor.h"
 #include "device/kernel.h"
 #include "device/ptx/global_memory.h"
 
 namespace blockscale {
 
-/// Which row of A each row of a product is: its own, or one that an index on the device names.
+/// Which row of A each row of a product is: one that an index on the device names, or its own,
+/// which may be that of its neighbours too.
 struct SourceRows {
-  const int32_t* index = nullptr;  // null: each its own
-  uint32_t rows = 0;               // of A, with an index; a row that is none of them is zeros
+  const int32_t* index = nullptr;
+  uint32_t rows = 0;     // of A, with an index; a row that is none of them is zeros
+  Divisor repeats = {};  // without: so many rows in turn are one of A
 
   /// False if `row` is none of A's.
   BLOCKSCALE_DEVICE bool find(uint32_t row, uint32_t& of_a) const {
-    of_a = row;
-    if (index == nullptr) return true;
+    if (index == nullptr) {
+      of_a = repeats.quotient(row);
+      return true;
+    }
     of_a = static_cast<uint32_t>(ptx::ld_global(index + row));
     return of_a < rows;
   }

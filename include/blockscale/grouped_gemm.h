@@ -10,6 +10,13 @@
 
 namespace blockscale {
 
+/// Entries of a mixture of experts (moe.h), as rows of a product.
+struct RowEntries {
+  const std::int32_t* ids = nullptr;  // [M]; null: rows are no entries
+  std::int32_t first_id = 0;
+  int top_k = 1;
+};
+
 /// Row r of group g: D[r, :] = alpha * alpha_factors[g] * A[r, :] B[g]^T + bias[g, :].
 ///
 /// Which rows a group has is known where the data is, on the device for `cuda`, and not looked at
@@ -58,6 +65,11 @@ struct GroupedGemmArguments {
   /// Rows of the result that no group has may be written too: all of it belongs to the call. Saves
   /// a copy where no epilogue quantizes.
   bool owns_rows = false;
+  /// In place of offsets, lengths and index, for `moe` alone, whose few entries need no sort so:
+  /// row r is that of group entries.ids[r] - entries.first_id, or none where that is no group, and
+  /// of row r / entries.top_k of A. Kernels of few rows have it on Hopper, and nothing else: calls
+  /// refuse it (unsupported).
+  RowEntries entries = {};
   /// In place of `d`, which then is not looked at. Not with `destinations`.
   std::optional<QuantizedResult> quantized = {};
 };

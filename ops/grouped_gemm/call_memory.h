@@ -34,6 +34,7 @@ void for_each_memory(Arguments& x, const Visit& visit) {
     return line_of(x.bias, groups * x.b.rows * (format_traits(x.bias_dtype).bits / 8));
   });
   numbers("index", x.index, x.rows);
+  numbers("entries.ids", x.entries.ids, x.rows);
   numbers("destinations", x.destinations, x.rows);
   numbers("weights", x.weights, x.rows);
 }

@@ -73,14 +73,15 @@ void check_groups_of_rows(const GroupedGemmArguments& x) {
                            : "as rows of one matrix are what offsets divide");
 }
 
-/// M: of A, or what `rows` says of an index.
+/// M: of A, each as often as entries have it, or what `rows` says of an index.
 std::int64_t rows_of_product(const GroupedGemmArguments& x) {
+  const std::int64_t of_a = x.a.rows * x.entries.top_k;
   if (x.index != nullptr) {
     checks::check_size("rows", "", x.rows);
   } else if (x.destinations != nullptr || x.rows != 0) {
-    check_equal("rows", x.rows, x.a.rows, "the rows of a, as index is null");
+    check_equal("rows", x.rows, of_a, "the rows of a, as index is null");
   }
-  const std::int64_t rows = x.index == nullptr ? x.a.rows : x.rows;
+  const std::int64_t rows = x.index == nullptr ? of_a : x.rows;
   check_offset_range(x.index == nullptr ? "a.rows" : "rows", rows);
   return rows;
 }
@@ -143,6 +144,13 @@ GemmArguments product_of_rows(const GroupedGemmArguments& x) {
 }
 
 GroupedGemmArguments validated(const GroupedGemmArguments& arguments) {
+  if (has_entries(arguments)) {
+    fail_unsupported("entries", "is given, must not be: it is for moe alone");
+  }
+  return validated_of_moe(arguments);
+}
+
+GroupedGemmArguments validated_of_moe(const GroupedGemmArguments& arguments) {
   GroupedGemmArguments x = arguments;
   x.a = resolved(arguments.a, "a");
   x.b = resolved(arguments.b, "b");

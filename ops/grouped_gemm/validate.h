@@ -13,11 +13,16 @@ namespace blockscale::grouped_gemm_detail {
 /// memory. Throws invalid_argument, or unsupported for a pair of recipes that gemm does not
 /// compute, naming the argument, its value and what is allowed. Reads no data, offsets neither.
 GroupedGemmArguments validated(const GroupedGemmArguments& arguments);
+/// The same of rows that may be entries, which `validated` refuses.
+GroupedGemmArguments validated_of_moe(const GroupedGemmArguments& arguments);
 KGroupedGemmArguments validated(const KGroupedGemmArguments& arguments);
 
 /// Of validated arguments.
+inline bool has_entries(const GroupedGemmArguments& x) {
+  return x.entries.ids != nullptr;
+}
 inline bool is_masked(const GroupedGemmArguments& x) {
-  return x.offsets == nullptr;
+  return x.offsets == nullptr && !has_entries(x);
 }
 inline std::int64_t groups_of(const GroupedGemmArguments& x) {
   return x.b.batch;

@@ -259,6 +259,11 @@ TEST_F(GroupedValidateTest, ExpectedRows) {
   expect_invalid("expected_rows", "is -1, must be in 0..2^57");
 }
 
+TEST_F(GroupedValidateTest, EntriesAreForMoe) {
+  x_.entries.ids = index_.data();
+  expect_unsupported("entries", "must not be: it is for moe alone");
+}
+
 TEST_F(GroupedValidateTest, DOverWhatIsRead) {
   auto* const in_d = reinterpret_cast<std::int32_t*>(d_.data() + kM * kN - 3);
   const auto refuses = [&](const char* name, auto& pointer, auto* value) {

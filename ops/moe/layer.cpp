@@ -228,17 +228,20 @@ LayerPart make_part(const MoeArguments& x, std::int64_t first, std::int64_t toke
   const UpWeights weights = up_weights(x, workspace);
   part.scales = weights.scales;
 
-  MoeSortArguments& sort = part.sort;
-  sort.ids = x.ids + first * x.top_k;
-  sort.tokens = tokens;
-  sort.top_k = x.top_k;
-  sort.experts = experts;
-  sort.first_expert = x.first_expert;
-  sort.expert_map = x.expert_map;
-  sort.mapped_ids = x.mapped_ids;
-  sort.offsets = workspace.take_integers(experts + 1);
-  const bool adds = adds_rows(x);
-  if (!adds) sort.row_of_entry = workspace.take_integers(entries);
+  const bool sorts = gather != Gather::entries, adds = adds_rows(x);
+  const std::int32_t* const ids = x.ids + first * x.top_k;
+  MoeSortArguments sort;
+  if (sorts) {
+    sort.ids = ids;
+    sort.tokens = tokens;
+    sort.top_k = x.top_k;
+    sort.experts = experts;
+    sort.first_expert = x.first_expert;
+    sort.expert_map = x.expert_map;
+    sort.mapped_ids = x.mapped_ids;
+    sort.offsets = workspace.take_integers(experts + 1);
+    if (!adds) sort.row_of_entry = workspace.take_integers(entries);
+  }
 
   const float* const weights_of_part = x.weights == nullptr ? nullptr : x.weights + first * x.top_k;
   const ScaledTensorView tokens_of_part = rows_of(x.x, first, tokens);
@@ -249,10 +252,13 @@ LayerPart make_part(const MoeArguments& x, std::int64_t first, std::int64_t toke
     part.weigh = {as_matrix(input), sort.entry_of_row, weights_of_part, x.top_k, as_matrix(rows)};
     input = rows;
   }
-  if (adds || !weighs_input(x)) sort.token_of_row = workspace.take_integers(entries);
+  if (sorts) {
+    if (adds || !weighs_input(x)) sort.token_of_row = workspace.take_integers(entries);
+    part.sort = sort;
+  }
   const MutableScaledTensorView inner =
       workspace.take_tensor(activations_of(x), entries, inner_of(x));
-  // Null where rows are those of entries.
+  // Null where rows are those of x, or of entries.
   const std::int32_t* index = weighs_input(x) ? nullptr : sort.token_of_row;
   Workspace of_input = workspace;  // which nobody reads when `rows` are written
   MutableScaledTensorView rows;
@@ -266,7 +272,8 @@ LayerPart make_part(const MoeArguments& x, std::int64_t first, std::int64_t toke
     workspace.share(of_input);
   }
   if (x.shared) {
-    const auto same = index == nullptr ? std::optional<ScaledTensorView>() : input;
+    const bool are_tokens = index != nullptr || !sorts;
+    const auto same = are_tokens ? input : std::optional<ScaledTensorView>();
     part.shared = shared_products(x, *x.shared, tokens_of_part, same, workspace);
   }
 
@@ -282,6 +289,7 @@ LayerPart make_part(const MoeArguments& x, std::int64_t first, std::int64_t toke
   up.bias_dtype = x.bias_dtype;
   up.batch_invariant = x.batch_invariant;
   up.owns_rows = true;
+  if (!sorts) up.entries = {ids, x.first_expert, x.top_k};
   set_inner(up, x, inner);
 
   GroupedGemmArguments& down = part.down;
@@ -289,6 +297,7 @@ LayerPart make_part(const MoeArguments& x, std::int64_t first, std::int64_t toke
   down.b = x.w2;
   if (!adds) down.d = as_matrix(rows);
   down.offsets = sort.offsets;
+  if (!sorts) down.entries = {ids, x.first_expert};
   down.expected_rows = expected_rows;
   down.alpha_factors = x.w2_alphas;
   down.bias = x.w2_bias;
@@ -303,6 +312,8 @@ LayerPart make_part(const MoeArguments& x, std::int64_t first, std::int64_t toke
   if (!adds) {
     finalize.rows = rows;
     finalize.row_of_entry = sort.row_of_entry;
+    finalize.entries = down.entries;
+    finalize.experts = experts;
     finalize.weights = weights_of_rows;
     finalize.top_k = x.top_k;
     return part;
@@ -369,10 +380,12 @@ void check_part(const LayerPart& part) {
   of_part(PartCall::second_product, [&] { return grouped_gemm_detail::validated(part.down); });
 }
 
-Gather gather_of_cuda(const MoeArguments& x) {
-  const RecipeTraits& t = recipe_traits(activations_of(x));
-  const bool has_kernel = t.family == Family::fp8 && t.block_rows == 1 && t.block_k == 128;
-  return has_kernel ? Gather::quantize : Gather::product;
+bool may_stay_unsorted(const MoeArguments& x) {
+  constexpr std::int64_t kLeastExperts = 4;  // of an entry, of several tokens
+  const std::int64_t entries = x.x.rows * x.top_k;
+  const std::int64_t experts = std::max(experts_of(x), x.all_experts);
+  return entries <= kMostUnsorted && (x.x.rows == 1 || kLeastExperts * entries <= experts) &&
+         x.expert_map == nullptr && !weighs_input(x) && !adds_rows(x);
 }
 
 bool adds_rows(const MoeArguments& x) {

@@ -54,6 +54,10 @@ struct FinalizeArguments {
   MatrixView shared;      // bf16, a batch of shared experts; without data: none
   ScaledTensorView rows;  // bf16
   const std::int32_t* row_of_entry = nullptr;
+  /// In its place, where rows are those of entries: which of these are of `experts` from first_id
+  /// on.
+  RowEntries entries;
+  std::int64_t experts = 0;
   const float* weights = nullptr;  // null: 1
   int top_k = 1;
   MatrixView residual;
@@ -69,7 +73,7 @@ struct RowWeights {
 /// In the order in which they run; but `finalize` comes before `up` where `down` adds.
 struct LayerPart {
   std::optional<JoinedScales> scales;
-  MoeSortArguments sort;
+  std::optional<MoeSortArguments> sort;
   RowWeights row_weights;
   std::optional<WeighArguments> weigh;
   std::optional<QuantizeRows> quantize;
@@ -83,10 +87,15 @@ struct LayerPart {
 enum class Gather : std::uint8_t {
   product,   // the first one, by its index; x is quantized once
   quantize,  // each row is quantized where the product reads it
+  entries,   // nothing is sorted: products take entries, whose rows are in their order
 };
-/// Quantizers on GPUs gather wherever they have a kernel for it: a product that does was measured
-/// at two thirds of a layer (docs/log/moe.md).
-Gather gather_of_cuda(const MoeArguments& validated);
+
+/// Entries that a layer has at most where nothing is sorted; with 0 everything is.
+inline constexpr std::int64_t kMostUnsorted = 32;
+
+/// Whether nothing needs to be sorted where kernels take entries: there are few, and few of them
+/// share an expert, whose weights are read for each.
+bool may_stay_unsorted(const MoeArguments& validated);
 
 /// Whether the second product adds rows to y: never on the CPU, where `validated` is deterministic.
 bool adds_rows(const MoeArguments& validated);

@@ -43,7 +43,6 @@ std::optional<GroupedStep> fp4_few_rows_step(const GroupedGemmArguments& x, cons
   }
   const int of_dense = kFp4GroupedKernels.of_dense(kernel);
   if (!takes_fp4_operands(x.a, x.b, of_dense, chip)) return {};
-  check_size("a.rows", x.a.rows);
   check_size("rows", x.rows);
   GemmArguments dense = as_dense(x);
   dense.d.rows = x.rows;
@@ -54,7 +53,7 @@ std::optional<GroupedStep> fp4_few_rows_step(const GroupedGemmArguments& x, cons
   if (!division) division = best_fp4_division(size, chip);
   if (!division) return {};
   const std::int64_t tiles_n = ceil_div(size.tiles, std::int64_t{division->block_tiles});
-  const Tiles tiles = tiles_of(x, kFp4GroupedRows, tiles_n, 1);
+  const auto tiles = tiles_of<EntryOrder>(x, kFp4GroupedRows, tiles_n, 1);
   size.matrices = tiles.most / tiles_n;
 
   GroupedStep step;
@@ -62,7 +61,7 @@ std::optional<GroupedStep> fp4_few_rows_step(const GroupedGemmArguments& x, cons
   step.shape = fp4_shape_of(size, *division, chip);
   Fp4FewRowsParams& p = step.params.emplace<Fp4FewRowsParams>();
   static_cast<Fp4GemmParams&>(p) = fp4_params_of(dense, size, *division);
-  p.source = {x.index, static_cast<std::uint32_t>(x.a.rows)};
+  p.source = source_of(x);
   p.order = tiles.order;
   set_group_strides(p.epilogue, x);
   set_tiles(step, tiles, kFp4GroupedRows, static_cast<int>(division->block_tiles * kFp4TileRows));

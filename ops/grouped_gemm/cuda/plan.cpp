@@ -145,7 +145,8 @@ std::optional<GroupedStep> few_rows_step(const GroupedGemmArguments& x, const cu
   }
   const std::uint32_t columns = fp8_few_rows::columns_of(shift);
   if (block_rows != 0 && static_cast<std::uint32_t>(block_rows) % columns != 0) return {};
-  const Tiles tiles = tiles_of(x, kFewRows, ceil_div(x.b.rows, std::int64_t{columns}), 1);
+  const auto tiles =
+      tiles_of<EntryOrder>(x, kFewRows, ceil_div(x.b.rows, std::int64_t{columns}), 1);
   const std::int64_t bytes =
       fp8_few_rows::memory_of(static_cast<std::uint32_t>(k_blocks)).order + order_bytes(x);
   if (k_blocks * kFp8BlockK * kFewRows > chip.shared_bytes || bytes > chip.shared_bytes) return {};
@@ -167,8 +168,7 @@ std::optional<GroupedStep> few_rows_step(const GroupedGemmArguments& x, const cu
   p.b_batch_stride = x.b.value_batch_stride;
   p.a_scales = scales_of_operand(x.a);
   p.b_scales = scales_of_operand(x.b);
-  check_size("a.rows", x.a.rows);
-  p.source = {x.index, static_cast<std::uint32_t>(x.a.rows)};
+  p.source = source_of(x);
   p.epilogue = epilogue_of(dense);
   p.order = tiles.order;
   p.k = static_cast<std::uint32_t>(x.a.k);
@@ -263,7 +263,8 @@ GroupedStep transform_step(const GroupedGemmArguments& x, const float* numbers,
   GroupedTransformParams& p = step.params.emplace<GroupedTransformParams>();
   p.transform = of_dense.params;
   p.rows = x.rows;
-  const Tiles tiles = tiles_of(x, 1, ceil_div(x.d.columns, std::int64_t{kTransformRun}), 1);
+  const auto tiles =
+      tiles_of<EntryOrder>(x, 1, ceil_div(x.d.columns, std::int64_t{kTransformRun}), 1);
   p.order = tiles.order;
   step.shape.dynamic_shared_bytes = tiles.order.shared_bytes();
   set_tiles(step, tiles, 1, static_cast<int>(kTransformRun));
@@ -321,6 +322,9 @@ void add_product(GroupedPlan& plan, const GroupedGemmArguments& x, const cuda::C
                  void* workspace) {
   if (const auto few_rows = few_rows_step(x, chip)) return plan.steps.push_back(*few_rows);
   if (const auto few_rows = fp4_few_rows_step(x, chip)) return plan.steps.push_back(*few_rows);
+  if (has_entries(x)) {
+    throw Error(ErrorCode::unsupported, "entries", "has no kernel of few rows here");
+  }
   if (takes_fp8(x, chip)) return plan.steps.push_back(fp8_step_of(x, chip));
   GroupedGemmArguments in_place = x;
   if (x.index != nullptr) {
@@ -337,11 +341,9 @@ void add_product(GroupedPlan& plan, const GroupedGemmArguments& x, const cuda::C
     in_place.a.values = take(plan, workspace, x.rows * in_place.a.value_row_stride);
     fp4->maps[static_cast<std::size_t>(Fp4TilesMap::a)].address =
         reinterpret_cast<std::uintptr_t>(in_place.a.values);
-    check_size("a.rows", x.a.rows);
     GroupedStep gather = copy_rows_step(x, rows_of(x.a, {}), rows_of(in_place.a, {}),
                                         row_bytes(x.a.recipe, x.a.k), chip);
-    std::get<CopyRowsParams>(gather.params).source = {x.index,
-                                                      static_cast<std::uint32_t>(x.a.rows)};
+    std::get<CopyRowsParams>(gather.params).source = source_of(x);
     plan.steps.push_back(gather);
   }
   plan.steps.push_back(*fp4);
@@ -396,6 +398,12 @@ GroupedPlan plan_and_quantize(const GroupedGemmArguments& x, QuantizedResult qua
 }
 
 }  // namespace
+
+bool takes_entries(const GroupedGemmArguments& x, const cuda::Chip& chip) {
+  GroupedGemmArguments product = before_transform(x, nullptr);
+  product.quantized.reset();
+  return few_rows_step(product, chip) || fp4_few_rows_step(product, chip);
+}
 
 GroupedPlan plan_grouped(const GroupedGemmArguments& x, const cuda::Chip& chip, void* workspace) {
   GroupedPlan plan;
@@ -462,9 +470,12 @@ std::string text_of(const Fp8GroupedParams& p) {
           : p.order.map.moves() ? ", rows moved in chunks of 16 bytes"
                                 : ", stored as boxes but for last rows");
 }
+std::string text_of(const EntryOrder& order) {
+  return order.groups.ids != nullptr ? ", each of an entry" : "";
+}
 std::string text_of(const Fp8FewRowsParams& p) {
-  return ", K divided among " + std::to_string(1u << p.division_shift) + " warps" +
-         (p.source.index != nullptr ? ", A gathered" : "");
+  return text_of(p.order) + ", K divided among " + std::to_string(1u << p.division_shift) +
+         " warps" + (p.source.index != nullptr ? ", A gathered" : "");
 }
 std::string text_of(const Fp4GroupedParams& p) {
   return text_of(p.order) + ", " + std::to_string(p.stages) + " stages" +
@@ -474,7 +485,8 @@ std::string text_of(const Fp4GroupedParams& p) {
                                 : ", stored as boxes but for last rows");
 }
 std::string text_of(const Fp4FewRowsParams& p) {
-  return ", " + text_of_fp4_division(p) + (p.source.index != nullptr ? ", A gathered" : "");
+  return text_of(p.order) + ", " + text_of_fp4_division(p) +
+         (p.source.index != nullptr ? ", A gathered" : "");
 }
 std::string text_of(const PlainGroupedParams& p) {
   return text_of(p.order) + ", " + std::to_string(p.stages) + " stages" +
@@ -483,8 +495,8 @@ std::string text_of(const PlainGroupedParams& p) {
 std::string text_of(const PlainKGroupedParams& p) {
   return ", each of its group's k, " + std::to_string(p.stages) + " stages";
 }
-std::string text_of(const GroupedTransformParams&) {
-  return ", of D in f32 in the workspace";
+std::string text_of(const GroupedTransformParams& p) {
+  return text_of(p.order) + ", of D in f32 in the workspace";
 }
 std::string text_of(const CopyRowsParams& p) {
   return p.source.index != nullptr ? ", those of groups gathered to the workspace"

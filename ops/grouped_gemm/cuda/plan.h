@@ -69,8 +69,11 @@ void for_each_launch(Plan& plan, const Visit& visit) {
   }
 }
 
+/// Whether kernels take rows that are entries, of validated arguments.
+bool takes_entries(const GroupedGemmArguments& validated, const cuda::Chip& chip);
+
 /// Of validated arguments. `workspace` is not looked at. Throws `unsupported` for sizes and numbers
-/// of tiles beyond what kernels count.
+/// of tiles beyond what kernels count, and for entries that no kernel takes.
 GroupedPlan plan_grouped(const GroupedGemmArguments& validated, const cuda::Chip& chip,
                          void* workspace = nullptr);
 GroupedPlan plan_k_grouped(const KGroupedGemmArguments& validated, const cuda::Chip& chip);

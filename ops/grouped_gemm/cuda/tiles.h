@@ -8,6 +8,7 @@
 #include "blockscale/grouped_gemm.h"
 #include "device/epilogue/linear.h"
 #include "device/scheduler/grouped_order.h"
+#include "device/scheduler/rows.h"
 #include "ops/grouped_gemm/cuda/plan.h"
 
 namespace blockscale::grouped_gemm_detail {
@@ -22,21 +23,31 @@ std::int64_t average_rows(const GroupedGemmArguments& x);
 /// The dense product of all rows, but for what each group has of its own.
 GemmArguments as_dense(const GroupedGemmArguments& x);
 
+/// Which rows of A the product's are. Throws `unsupported` for more rows than kernels count.
+SourceRows source_of(const GroupedGemmArguments& x);
+
 /// Each group has numbers of its own.
 void set_group_strides(LinearEpilogue& e, const GroupedGemmArguments& x);
 
-/// Shared memory that the order of any tiles takes.
+/// Shared memory that the order of any tiles takes, at most.
 std::uint32_t order_bytes(const GroupedGemmArguments& x);
 
 /// The tiles of `tile_rows` rows and so many columns of tiles, and the most that there can be.
+template <class Order>
 struct Tiles {
-  GroupedOrder order;
+  Order order;
   std::int64_t most = 0;
 };
-Tiles tiles_of(const GroupedGemmArguments& x, int tile_rows, std::int64_t tiles_n,
-               std::uint32_t band_rows);
+template <class Order = GroupedOrder>
+Tiles<Order> tiles_of(const GroupedGemmArguments& x, int tile_rows, std::int64_t tiles_n,
+                      std::uint32_t band_rows);
 
-void set_tiles(GroupedStep& step, const Tiles& tiles, int rows, int columns);
+template <class Order>
+void set_tiles(GroupedStep& step, const Tiles<Order>& tiles, int rows, int columns) {
+  step.most_tiles = tiles.most;
+  step.rows = rows;
+  step.columns = columns;
+}
 
 /// Blocks for so many tiles: as many as run at a time.
 std::uint32_t blocks_for(std::int64_t tiles, std::int64_t per_multiprocessor,

@@ -18,12 +18,12 @@ struct Fp4FewRowsParams : Fp4GemmParams {
   SourceRows source;
   /// Of tiles of kFp4GroupedRows rows, block_tiles of B wide, in bands of one tile row; no row
   /// moves. What it asks for lies behind Fp4GemmMemory.
-  GroupedOrder order;
+  EntryOrder order;
 };
 
 namespace fp4_few_rows {
 
-using GroupedTiles = BlockTiles<GroupedOrder, kFp4GroupedRows>;
+using GroupedTiles = BlockTiles<EntryOrder, kFp4GroupedRows>;
 
 /// The turns of a block, or of a cluster: an equal part of all tiles.
 class GroupedTurns {
@@ -57,6 +57,7 @@ class GroupedTurns {
   BLOCKSCALE_DEVICE void find() {
     if (has()) {
       tile_ = tiles_.tile(index_);
+      tile_.group = p_.order.b_of(tile_);
     } else {
       tile_.n = p_.order.tiles_n;
     }

@@ -28,7 +28,7 @@ struct Fp8FewRowsParams {
   GemmScales a_scales, b_scales;                 // B's: one for all rows of a block of threads
   SourceRows source;                             // of A
   LinearEpilogue epilogue;
-  GroupedOrder order;           // of tiles of kFewRows, a block's rows of B wide; no row moves
+  EntryOrder order;             // of tiles of kFewRows, a block's rows of B wide; no row moves
   uint32_t k = 0;               // a multiple of 16
   uint32_t division_shift = 0;  // 2^this warps divide K, at most all
   uint32_t part_blocks = 0;     // k-blocks of each of them, but the last ones
@@ -70,9 +70,9 @@ class Stream {
   BLOCKSCALE_DEVICE Stream(const Fp8FewRowsParams& p, uint32_t begin, uint32_t end)
       : p_(p), begin_(begin), end_(end) {}
 
-  /// Goes on to a tile whose rows of B, of this warp, begin at `first_row`.
-  BLOCKSCALE_DEVICE void begin(uint32_t group, uint32_t first_row) {
-    b_ = p_.b + group * p_.b_batch_stride;
+  /// Goes on to a tile of that matrix of B, whose rows of this warp begin at `first_row`.
+  BLOCKSCALE_DEVICE void begin(uint32_t matrix, uint32_t first_row) {
+    b_ = p_.b + matrix * p_.b_batch_stride;
     next_ = begin_;
     byte_ = begin_ * kFp8BlockK + ptx::laneid() % 4 * 16;
     BLOCKSCALE_UNROLL
@@ -112,7 +112,7 @@ class Stream {
 
   const Fp8FewRowsParams& p_;
   uint32_t begin_, end_;
-  const uint8_t* b_ = nullptr;  // of the group
+  const uint8_t* b_ = nullptr;  // the tile's
   uint32_t next_ = 0;
   uint32_t byte_ = 0;  // of k: this lane's first of the next load
   uint32_t row_[2];    // where rows begin, from b_ on
@@ -138,7 +138,7 @@ BLOCKSCALE_DEVICE void bring_a(const Fp8FewRowsParams& p, const Memory& memory, 
     const float scale =
         p.source.find(tile.first_row + row, of_a)
             ? ptx::mul_rn(fp8_gemv::load_scale(p.a_scales, matrix, of_a, k),
-                          fp8_gemv::load_scale(p.b_scales, tile.group, first_column, k))
+                          fp8_gemv::load_scale(p.b_scales, p.order.b_of(tile), first_column, k))
             : 0.0f;
     ptx::st_shared(shared + (memory.scales + i * 4), scale);
   }
@@ -195,7 +195,7 @@ BLOCKSCALE_DEVICE void multiply(Stream& stream, const Memory& memory, uint32_t r
 BLOCKSCALE_DEVICE void add_up(const Fp8FewRowsParams& p, const Memory& memory, const Tile& tile,
                               uint32_t rows) {
   const uint32_t columns = columns_of(p.division_shift), first_column = tile.n * columns;
-  const uint32_t matrix = p.order.matrix_of(tile);
+  const uint32_t matrix = p.order.matrix_of(tile), of_b = p.order.b_of(tile);
   for (uint32_t i = ptx::tid_x(); i < rows * columns; i += kFewThreads) {
     const uint32_t row = i / columns, column = i - row * columns;
     if (first_column + column >= p.epilogue.columns) continue;
@@ -205,8 +205,7 @@ BLOCKSCALE_DEVICE void add_up(const Fp8FewRowsParams& p, const Memory& memory, c
       const uint32_t at = sum_offset(first_warp + w, row, column % kFewWarpRows);
       sum = ptx::add_rn(sum, ptx::ld_shared<float>(device::shared_base() + (memory.sums + at)));
     }
-    fp8_gemv::store(p.epilogue, {matrix, tile.group, tile.first_row + row}, first_column + column,
-                    sum);
+    fp8_gemv::store(p.epilogue, {matrix, of_b, tile.first_row + row}, first_column + column, sum);
   }
 }
 
@@ -217,7 +216,7 @@ BLOCKSCALE_DEVICE void fp8_few_rows_kernel(const Fp8FewRowsParams& p) {
   ptx::griddepcontrol_launch_dependents();
   const uint32_t k_blocks = (p.k + kFp8BlockK - 1) / kFp8BlockK;
   const fp8_few_rows::Memory memory = fp8_few_rows::memory_of(k_blocks);
-  BlockTiles<GroupedOrder, kFewRows> tiles(p.order, device::shared_base() + memory.order);
+  BlockTiles<EntryOrder, kFewRows> tiles(p.order, device::shared_base() + memory.order);
   tiles.begin();
   uint32_t index = ptx::ctaid_x();
   if (index >= tiles.count()) return;
@@ -230,7 +229,7 @@ BLOCKSCALE_DEVICE void fp8_few_rows_kernel(const Fp8FewRowsParams& p) {
   const uint32_t begin = part * p.part_blocks, end = begin + p.part_blocks;
   fp8_few_rows::Stream stream(p, begin, end < k_blocks ? end : k_blocks);
   const auto begin_stream = [&] {
-    stream.begin(tile.group, tile.n * columns + group * kFewWarpRows);
+    stream.begin(p.order.b_of(tile), tile.n * columns + group * kFewWarpRows);
   };
   begin_stream();
   for (;;) {

@@ -10,14 +10,14 @@ namespace blockscale {
 
 struct GroupedTransformParams {
   TransformParams transform;
-  GroupedOrder order;  // of tiles of a row and a run
-  int64_t rows = 0;    // of numbers, of a matrix
+  EntryOrder order;  // of tiles of a row and a run
+  int64_t rows = 0;  // of numbers, of a matrix
 };
 
 BLOCKSCALE_DEVICE void grouped_transform_kernel(const GroupedTransformParams& p) {
   ptx::griddepcontrol_wait();
   ptx::griddepcontrol_launch_dependents();
-  BlockTiles<GroupedOrder, 1> tiles(p.order, device::shared_base());
+  BlockTiles<EntryOrder, 1> tiles(p.order, device::shared_base());
   tiles.begin();
   const TransformParams& t = p.transform;
   BLOCKSCALE_NO_UNROLL

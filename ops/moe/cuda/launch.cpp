@@ -39,7 +39,7 @@ void launch_part(MoePartPlan& part, int architecture, const cuda::Execution& exe
     cuda::launch(kernels().get(kernel, architecture), step.shape, execution, step.params);
   };
   if (part.join_scales) launch(kJoinScalesKernel, *part.join_scales);
-  launch_steps(part.sort, execution);
+  if (part.sort) launch_steps(*part.sort, execution);
   if (part.weigh) launch(kWeighKernel, *part.weigh);
   if (part.quantize) quantize_detail::launch_steps(*part.quantize, execution);
   if (part.shared) {
@@ -86,9 +86,10 @@ std::string describe_moe(const MoeArguments& arguments, const MoeOptions& option
   using namespace moe_detail;
   const MoeArguments x = validated(arguments, options);
   const Chip& of = checked(chip, kernels());
-  const MoePlan plan = plan_moe(x, parts_of(x, options, of), of);
+  const MoeParts parts = parts_of(x, options, of);
+  const MoePlan plan = plan_moe(x, parts, of);
   if (plan.parts.empty()) return plan.str();
-  return plan.str() + text_of(work_of(x, plan.parts[0].tokens), of, plan.parts[0].is_fp8());
+  return plan.str() + text_of(work_of(x, parts), of, plan.parts[0].is_fp8());
 }
 
 }  // namespace cuda

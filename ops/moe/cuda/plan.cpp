@@ -76,6 +76,11 @@ MoePartPlan::Finalize finalize_step(const FinalizeArguments& x, const cuda::Chip
   p.rows = static_cast<const std::uint16_t*>(x.rows.values);
   p.row_stride = x.rows.value_row_stride / 2;
   p.row_of_entry = x.row_of_entry;
+  if (x.entries.ids != nullptr) {
+    p.row_of_entry = x.entries.ids;
+    p.experts = static_cast<std::uint32_t>(x.experts);
+    p.first_expert = static_cast<std::uint32_t>(x.entries.first_id);
+  }
   p.weights = x.weights;
   p.top_k = static_cast<std::uint32_t>(x.top_k);
   p.columns = static_cast<std::uint32_t>(x.y.columns);
@@ -101,18 +106,19 @@ struct Launches {
 
 /// Of a part in a workspace. The steps run one after the other: they share what lies behind the
 /// part's own memory.
-Launches launches_of(const MoeArguments& x, std::int64_t first, std::int64_t tokens,
+Launches launches_of(const MoeArguments& x, std::int64_t first, std::int64_t tokens, Gather gather,
                      const cuda::Chip& chip, void* workspace) {
-  const Gather gather = gather_of_cuda(x);
   const LayerPart part = part_of(x, first, tokens, workspace, gather);
   void* const beside = byte_at(workspace, part_bytes(x, tokens, gather));
   Launches launches;
   MoePartPlan& plan = launches.plan;
   const auto needs = [&](std::int64_t bytes) { launches.bytes = std::max(launches.bytes, bytes); };
-  plan.tokens = part.sort.tokens;
+  plan.tokens = tokens;
   if (part.scales) plan.join_scales = join_scales_step(*part.scales, chip);
-  plan.sort = plan_sort(validated(part.sort), chip, beside, part.row_weights);
-  needs(plan.sort.workspace_bytes);
+  if (part.sort) {
+    plan.sort = plan_sort(validated(*part.sort), chip, beside, part.row_weights);
+    needs(plan.sort->workspace_bytes);
+  }
   if (part.weigh) plan.weigh = weigh_step(*part.weigh, chip);
   const auto plan_tokens = [&](const QuantizeRows& of) {
     auto of_tokens = of_part(PartCall::quantize, [&] {
@@ -139,7 +145,7 @@ Launches launches_of(const MoeArguments& x, std::int64_t first, std::int64_t tok
   }
   const auto plan_product = [&](PartCall call, const GroupedGemmArguments& product) {
     const grouped_gemm_detail::GroupedPlan of_product = of_part(call, [&] {
-      return grouped_gemm_detail::plan_grouped(grouped_gemm_detail::validated(product), chip,
+      return grouped_gemm_detail::plan_grouped(grouped_gemm_detail::validated_of_moe(product), chip,
                                                beside);
     });
     needs(of_product.workspace_bytes);
@@ -154,13 +160,33 @@ Launches launches_of(const MoeArguments& x, std::int64_t first, std::int64_t tok
 
 }  // namespace
 
+Gather gather_of(const MoeArguments& x, const cuda::Chip& chip) {
+  if (may_stay_unsorted(x) && x.x.rows > 0) {
+    const LayerPart part = part_of(x, 0, x.x.rows, kNoMemory, Gather::entries);
+    const auto are_taken = [&](PartCall call, const GroupedGemmArguments& product) {
+      return of_part(call, [&] {
+        using namespace grouped_gemm_detail;
+        return takes_entries(validated_of_moe(product), chip);
+      });
+    };
+    if (are_taken(PartCall::first_product, part.up) &&
+        are_taken(PartCall::second_product, part.down)) {
+      return Gather::entries;
+    }
+  }
+  const RecipeTraits& t = recipe_traits(activations_of(x));
+  const bool has_quantizer = t.family == Family::fp8 && t.block_rows == 1 && t.block_k == 128;
+  return has_quantizer ? Gather::quantize : Gather::product;
+}
+
 MoeParts parts_of(const MoeArguments& x, const MoeOptions& options, const cuda::Chip& chip) {
   MoeParts parts;
   if (x.y.rows == 0 || x.y.columns == 0) return parts;
+  const Gather gather = gather_of(x, chip);
   const auto bytes_of = [&](std::int64_t tokens) {
     const std::int64_t bytes =
-        part_bytes(x, tokens, gather_of_cuda(x)) + launches_of(x, 0, tokens, chip, kNoMemory).bytes;
-    parts = {tokens, ceil_div(bytes, std::int64_t{16}) * 16};
+        part_bytes(x, tokens, gather) + launches_of(x, 0, tokens, gather, chip, kNoMemory).bytes;
+    parts = {tokens, ceil_div(bytes, std::int64_t{16}) * 16, gather};
     return bytes;
   };
   const std::int64_t tokens = tokens_of_part(x.x.rows, options.workspace_limit, bytes_of);
@@ -176,7 +202,7 @@ MoePlan plan_moe(const MoeArguments& x, const MoeParts& parts, const cuda::Chip&
   if (parts.tokens == 0) return plan;
   for (std::int64_t first = 0; first < x.x.rows; first += parts.tokens) {
     const std::int64_t tokens = std::min(parts.tokens, x.x.rows - first);
-    plan.parts.push_back(launches_of(x, first, tokens, chip, workspace).plan);
+    plan.parts.push_back(launches_of(x, first, tokens, parts.gather, chip, workspace).plan);
     if (first != 0) plan.parts.back().join_scales.reset();
   }
   return plan;
@@ -201,7 +227,7 @@ std::string MoePartPlan::str() const {
             " rows of scales, each for " + std::to_string(join_scales->params.block_rows) +
             " rows of gates or ups, " + blocks(join_scales->shape);
   }
-  text += sort.str();
+  text += sort ? sort->str() : "nothing is sorted: each entry has the row of its number\n";
   if (weigh) text += runs(kWeighKernel, *weigh);
   if (quantize) text += quantize->str();
   if (shared) {

@@ -43,7 +43,7 @@ struct MoePartPlan {
 
   std::int64_t tokens = 0;
   std::optional<JoinScales> join_scales;
-  SortPlan sort;
+  std::optional<SortPlan> sort;
   std::optional<Weigh> weigh;
   std::optional<quantize_detail::QuantizePlan> quantize;
   std::optional<Shared> shared;
@@ -64,10 +64,16 @@ struct MoePlan {
   std::string str() const;
 };
 
+/// Nothing is sorted where there are few entries that kernels of few rows take. Else quantizers
+/// gather wherever they have a kernel for it: a product that does was measured at two thirds of a
+/// layer (docs/log/moe.md).
+Gather gather_of(const MoeArguments& validated, const cuda::Chip& chip);
+
 /// What a workspace must hold, and for how many tokens at a time.
 struct MoeParts {
   std::int64_t tokens = 0;           // of all parts but the last; 0 where y is empty
   std::int64_t workspace_bytes = 0;  // a multiple of 16
+  Gather gather = Gather::product;
 };
 
 /// Of validated arguments. Throws `unsupported` as the plans of the steps do.

@@ -36,8 +36,9 @@ Rates rates_of(const cuda::Chip& chip) {
 
 }  // namespace
 
-LayerWork work_of(const MoeArguments& x, std::int64_t tokens) {
+LayerWork work_of(const MoeArguments& x, const MoeParts& parts) {
   LayerWork work;
+  const std::int64_t tokens = parts.tokens;
   const auto experts = static_cast<double>(experts_of(x));
   const std::int64_t hidden = x.x.k, inner = inner_of(x), entries = tokens * x.top_k;
   work.experts_hit = experts * -std::expm1(static_cast<double>(entries) * std::log1p(-1 / experts));
@@ -51,7 +52,7 @@ LayerWork work_of(const MoeArguments& x, std::int64_t tokens) {
   const bool quantizes = quantizes_x(x);
   // Rows of x, and of what the first product reads.
   const std::int64_t of_x = weighs_input(x) ? entries : tokens;
-  const bool gathers = quantizes && gather_of_cuda(x) == Gather::quantize;
+  const bool gathers = quantizes && parts.gather == Gather::quantize;
   const double read = bytes_of(x.x.recipe, of_x, hidden);
   const double input =
       quantizes ? bytes_of(activations_of(x), gathers ? entries : of_x, hidden) : read;
@@ -62,7 +63,7 @@ LayerWork work_of(const MoeArguments& x, std::int64_t tokens) {
     return operations(entries, columns, k);
   };
   const double indices = 4 * static_cast<double>(entries);
-  work.launches.push_back({"sort", 3 * indices, 0});
+  if (parts.gather != Gather::entries) work.launches.push_back({"sort", 3 * indices, 0});
   if (weighs_input(x)) {
     const double of_tokens = bytes_of(x.x.recipe, tokens, hidden);
     work.launches.push_back({"weigh", of_tokens + read + 2 * indices, 0});

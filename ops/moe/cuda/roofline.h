@@ -8,6 +8,7 @@
 
 #include "blockscale/device.h"
 #include "blockscale/moe.h"
+#include "ops/moe/cuda/plan.h"
 
 namespace blockscale::moe_detail {
 
@@ -17,13 +18,13 @@ struct LaunchWork {
   double operations = 0;  // of products: two a multiply-add
 };
 
-/// Of `tokens` tokens of validated arguments, if every id is of this device and none is more likely
+/// Of a part of validated arguments, if every id is of this device and none is more likely
 /// than another: how many experts are hit, and what each step does then.
 struct LayerWork {
   double experts_hit = 0;
   std::vector<LaunchWork> launches;
 };
-LayerWork work_of(const MoeArguments& validated, std::int64_t tokens);
+LayerWork work_of(const MoeArguments& validated, const MoeParts& parts);
 
 /// One line for each launch: its bytes, its operations, and the longer of both in time on chips
 /// whose rates are known (those of compute capability 9.0; operations only where `is_fp8`).

@@ -12,6 +12,7 @@
 #include "device/ptx/grid.h"
 #include "device/ptx/special_registers.h"
 #include "ops/moe/kernels/row_runs.cuh"
+#include "ops/moe/routing.h"
 
 namespace blockscale {
 
@@ -19,6 +20,10 @@ struct FinalizeParams {
   const uint16_t* rows = nullptr;  // bf16
   int64_t row_stride = 0;
   const int32_t* row_of_entry = nullptr;
+  /// Not 0: row_of_entry are ids, and rows those of entries, as far as these are of so many
+  /// experts.
+  uint32_t experts = 0;
+  uint32_t first_expert = 0;
   const float* weights = nullptr;  // null: 1
   uint32_t top_k = 1;
   uint32_t columns = 0;
@@ -63,6 +68,14 @@ BLOCKSCALE_DEVICE void add_run(const FinalizeParams& p, uint32_t token, uint32_t
       numbers[i] = exists ? ptx::ld_global(p.row_of_entry + entry + j + i) : -1;
       weights[i] =
           exists && p.weights != nullptr ? ptx::ld_global(p.weights + entry + j + i) : 1.0f;
+    }
+    if (p.experts != 0) {
+      BLOCKSCALE_UNROLL
+      for (uint32_t i = 0; i < kAhead; ++i) {
+        const bool is_here = j + i < p.top_k &&
+                             routing::class_of(numbers[i], p.first_expert, p.experts) != p.experts;
+        numbers[i] = is_here ? static_cast<int32_t>(entry + j + i) : -1;
+      }
     }
     typename Elements::Row rows[kAhead];
     BLOCKSCALE_UNROLL

@@ -153,6 +153,14 @@ TEST_F(MoeCalls, ALayerIsFiveLaunches) {
   EXPECT_TRUE(begins(names[2], "grouped_gemm_fp8_")) << names[2];
   EXPECT_TRUE(begins(names[3], "grouped_gemm_fp8_")) << names[3];
   EXPECT_EQ(names[4], "moe_finalize");
+  // Few entries are not sorted; products of few rows are quantized by a launch of their own.
+  const Names few = run(layer(1, 256));
+  ASSERT_EQ(few.size(), 5u) << testing::PrintToString(few);
+  EXPECT_TRUE(begins(few[0], "quantize_")) << few[0];
+  EXPECT_EQ(few[1], "grouped_gemm_fp8_few_rows");
+  EXPECT_TRUE(begins(few[2], "quantize_")) << few[2];
+  EXPECT_EQ(few[3], "grouped_gemm_fp8_few_rows");
+  EXPECT_EQ(few[4], "moe_finalize");
   // Scales of gates and ups whose blocks do not meet are joined first, once for all parts.
   const Names apart = run(layer(40, 192));
   ASSERT_EQ(apart.size(), 6u);

@@ -1,15 +1,12 @@
 // The layer as the GPU's kernels compute it, in the emulator.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdint>
-#include <functional>
-#include <span>
+#include <optional>
 #include <utility>
 #include <variant>
 #include <vector>
 
-#include "ops/gemm/cpu/memory.h"
 #include "ops/moe/test/layer_emulation.h"
 #include "ops/moe/test/layer_problem.h"
 #include "tests/chip.h"
@@ -18,8 +15,11 @@ namespace blockscale {
 namespace {
 
 using gemm_detail::GemmPath;
+using moe_detail::Gather;
 using moe_detail::MoePlan;
+using test::EmulatedLayer;
 using test::LayerCase;
+using test::LayerPlant;
 using test::LayerProblem;
 using test::Random;
 using test::Routing;
@@ -29,42 +29,8 @@ GemmPath shared_path_of(const moe_detail::MoePartPlan& part) {
   return part.shared ? part.shared->down.path() : GemmPath::plain;
 }
 
-/// A layer that the emulator ran, and the memory that it ran in.
-struct Ran {
-  MoePlan plan;
-  gemm_detail::Array<std::uint8_t> workspace;
-  std::vector<emulator::Buffer> buffers;  // with the workspace
-};
-
-using Plant = std::function<void(moe_detail::MoePartPlan&)>;
-
-Ran run(
-    LayerProblem& problem, const cuda::Chip& chip, const emulator::Options& options,
-    const MoeOptions& limits = {}, const Plant& plant = [](moe_detail::MoePartPlan&) {}) {
-  Ran ran;
-  const MoeArguments x = moe_detail::validated(problem.arguments(), limits);
-  const moe_detail::MoeParts parts = moe_detail::parts_of(x, limits, chip);
-  const std::int64_t bytes = parts.workspace_bytes;
-  ran.workspace = gemm_detail::allocate<std::uint8_t>(bytes);
-  const std::span<std::uint8_t> workspace(ran.workspace.get(), static_cast<std::size_t>(bytes));
-  std::fill(workspace.begin(), workspace.end(), std::uint8_t{0xA5});
-  ran.plan = moe_detail::plan_moe(x, parts, chip, workspace.data());
-  ran.buffers = test::buffers_of(x);
-  ran.buffers.push_back(emulator::in_out("workspace", workspace));
-  for (moe_detail::MoePartPlan& part : ran.plan.parts) {
-    plant(part);
-    EXPECT_TRUE(test::emulate(part, ran.plan.architecture, ran.buffers, options));
-  }
-  return ran;
-}
-
-/// Runs a layer and checks each of its steps.
-void check(const LayerCase& of, const emulator::Options& options = emulator::random_order(1),
-           const cuda::Chip& chip = test::chip_of(3)) {
-  SCOPED_TRACE(test::text_of(of) + ", " + chip.name);
-  Random random(2);
-  LayerProblem problem(random, of);
-  const Ran ran = run(problem, chip, options);
+/// Checks each step of a layer that ran.
+void check_steps(LayerProblem& problem, const EmulatedLayer& ran, const cuda::Chip& chip) {
   ASSERT_EQ(ran.plan.parts.size(), 1u);
   EXPECT_TRUE(problem.y().is_poison_intact());
   const auto multiply = [&](const GroupedGemmArguments& up) {
@@ -77,9 +43,24 @@ void check(const LayerCase& of, const emulator::Options& options = emulator::ran
   };
   const moe_detail::MoePartPlan& part = ran.plan.parts[0];
   const MoeArguments before = problem.arguments_before();
-  test::expect_layer(before, ran.workspace.get(),
-                     moe_detail::gather_of_cuda(moe_detail::validated(before, {})), multiply,
-                     part.up.path(), part.down.path(), shared_path_of(part));
+  test::expect_layer(before, ran.workspace.get(), ran.gather, multiply, part.up.path(),
+                     part.down.path(), shared_path_of(part));
+}
+
+/// Runs a layer and checks each of its steps. One that is not sorted has the bits of the same that
+/// is, whose steps are checked.
+void check(const LayerCase& of, const emulator::Options& options = emulator::random_order(1),
+           const cuda::Chip& chip = test::chip_of(3)) {
+  SCOPED_TRACE(test::text_of(of) + ", " + chip.name);
+  Random random(2);
+  LayerProblem problem(random, of);
+  const EmulatedLayer ran = test::emulate(problem, chip, options);
+  if (ran.gather != Gather::entries) return check_steps(problem, ran, chip);
+  ASSERT_FALSE(of.in_place);
+  const std::vector<std::uint8_t> unsorted = problem.y().bytes();
+  problem.map_ids();
+  check_steps(problem, test::emulate(problem, chip, options), chip);
+  EXPECT_EQ(problem.y().bytes(), unsorted);
 }
 
 TEST(EmulatedMoe, EveryRouting) {
@@ -92,12 +73,14 @@ TEST(EmulatedMoe, EveryRouting) {
 /// Checks a layer whose products read an expert's weights for each eight of its rows, by kernels
 /// that are launched with `Params`.
 template <class Params>
-void check_few(const LayerCase& of) {
+void check_few(const LayerCase& of, std::optional<Gather> gather = {}) {
   Random random(2);
   LayerProblem problem(random, of);
   const MoeArguments x = moe_detail::validated(problem.arguments(), {});
   const cuda::Chip chip = test::chip_of(3);
-  const MoePlan plan = moe_detail::plan_moe(x, moe_detail::parts_of(x, {}, chip), chip);
+  const moe_detail::MoeParts parts = moe_detail::parts_of(x, {}, chip);
+  const MoePlan plan = moe_detail::plan_moe(x, parts, chip);
+  EXPECT_EQ(parts.gather, gather.value_or(parts.gather));
   for (const auto* const product : {&plan.parts.at(0).up, &plan.parts.at(0).down}) {
     EXPECT_TRUE(std::holds_alternative<Params>(product->steps.front().params)) << product->str();
   }
@@ -144,6 +127,33 @@ TEST(EmulatedMoe, FewRowsOfFp4) {
                                  .experts = 3,
                                  .alphas = true});
   }
+}
+
+// Each entry is a group of the products, which say whose weights it has, and of which token its row
+// is: entries that share an expert, that are dropped, with shared experts and a residual beside
+// them.
+TEST(EmulatedMoe, FewEntriesAreNotSorted) {
+  LayerCase of = {
+      .tokens = 3, .hidden = 272, .inner = 256, .top_k = 2, .first_expert = 5, .all_experts = 24};
+  for (const Routing routing :
+       {Routing::uniform, Routing::duplicates, Routing::elsewhere, Routing::half_of_it}) {
+    of.routing = routing;
+    check_few<Fp8FewRowsParams>(of, Gather::entries);
+  }
+  of.x = Recipe::fp8_1x128;
+  of.shared = 1;
+  of.alphas = of.bias = of.residual = true;
+  check_few<Fp8FewRowsParams>(of, Gather::entries);
+  of.x = Recipe::bf16;
+  of.hidden = 160;
+  of.inner = 96;
+  of.w13 = of.w2 = Recipe::nvfp4;
+  of.activations = Recipe::fp8_1x128;
+  check_few<Fp4FewRowsParams>(of, Gather::entries);
+  of.w13 = of.w2 = Recipe::mxfp4;
+  of.activations = Recipe::bf16;
+  of.transform = Swiglu{GateOrder::gate_first, 1, 0.7f, 1.702f, 1};
+  check_few<Fp4FewRowsParams>(of, Gather::entries);
 }
 
 TEST(EmulatedMoe, KindsOfWeight) {
@@ -255,12 +265,11 @@ TEST(EmulatedMoe, BatchInvariantTokens) {
                                     .batch_invariant = of.batch_invariant});
       MoeArguments& x = problem.arguments();
       x.x.rows = x.y.rows = tokens;
-      const Ran ran = run(problem, test::chip_of(3), emulator::in_order());
+      const EmulatedLayer ran = test::emulate(problem, test::chip_of(3), emulator::in_order());
       // What stands between the products, in bf16 or FP8, has more bits of it than y.
       const MoeArguments all = moe_detail::validated(x, {});
       const ScaledTensorView inner =
-          moe_detail::part_of(all, 0, tokens, ran.workspace.get(), moe_detail::gather_of_cuda(all))
-              .down.a;
+          moe_detail::part_of(all, 0, tokens, ran.workspace.get(), ran.gather).down.a;
       const auto* const first = static_cast<const std::uint8_t*>(inner.values);
       return std::vector<std::uint8_t>(first, first + of.few * inner.value_row_stride);
     };
@@ -285,86 +294,30 @@ TEST(EmulatedMoe, MapsAndClampedSwiglu) {
       problem.arguments().expert_map = map.data();
       problem.arguments().mapped_ids = std::ssize(map);
     }
-    run(problem, test::chip_of(3), emulator::in_order());
+    test::emulate(problem, test::chip_of(3), emulator::in_order());
     return problem.y().bytes();
   };
   EXPECT_EQ(bytes_with({3, 2, 1, 0}), bytes_with({}));
   EXPECT_NE(bytes_with({3, 2, 1}), bytes_with({}));
 }
 
-TEST(EmulatedMoe, PlantedBugsChangeY) {
-  const std::pair<const char*, Plant> plants[] = {
-      {"no weights", [](auto& part) { part.finalize.params.weights = nullptr; }},
-      {"a choice is left out", [](auto& part) { part.finalize.params.top_k = 2; }},
-      {"columns beside", [](auto& part) { part.finalize.params.rows -= 8; }},
-      {"scales of the rows before", [](auto& part) { part.join_scales->params.block_rows /= 2; }},
-      {"rows of other tokens",
-       [](auto& part) { part.quantize->steps.at(0).params.x.row_stride = 0; }},
-      {"ids of the device before",
-       [](auto& part) { ++std::get<SortParams>(part.sort.steps.at(0).params).first_expert; }},
-  };
-  const auto bytes_with = [](const Plant& plant) {
-    Random random(8);
-    LayerProblem problem(random, {.tokens = 4, .inner = 192, .apart = true});
-    run(problem, test::chip_of(3), emulator::in_order(), {}, plant);
-    return problem.y().bytes();
-  };
-  const std::vector<std::uint8_t> right = bytes_with([](auto&) {});
-  for (const auto& [name, plant] : plants) EXPECT_NE(bytes_with(plant), right) << name;
-}
-
-TEST(EmulatedMoe, PlantedBugsOfWeightsOnTheInputChangeY) {
-  const std::pair<const char*, Plant> plants[] = {
-      {"another token's x", [](auto& part) { part.weigh->params.top_k = Divisor(3); }},
-      {"one token's x", [](auto& part) { part.weigh->params.x.row_stride = 0; }},
-      {"weights twice",
-       [](auto& part) { part.finalize.params.weights = part.weigh->params.weights; }},
-  };
-  const auto bytes_with = [](const Plant& plant) {
-    Random random(8);
-    LayerProblem problem(random, {.tokens = 5, .top_k = 2, .weights_on_input = true});
-    run(problem, test::chip_of(3), emulator::in_order(), {}, plant);
-    return problem.y().bytes();
-  };
-  const std::vector<std::uint8_t> right = bytes_with([](auto&) {});
-  for (const auto& [name, plant] : plants) EXPECT_NE(bytes_with(plant), right) << name;
-}
-
-TEST(EmulatedMoe, PlantedBugsOfSharedExpertsChangeY) {
-  const std::pair<const char*, Plant> plants[] = {
-      {"none", [](auto& part) { part.finalize.params.shared_experts = 0; }},
-      {"the first one alone", [](auto& part) { part.finalize.params.shared_experts = 1; }},
-      {"the first one twice", [](auto& part) { part.finalize.params.shared.batch_stride = 0; }},
-      {"one token's rows", [](auto& part) { part.finalize.params.shared.row_stride = 0; }},
-  };
-  const auto bytes_with = [](const Plant& plant) {
-    Random random(8);
-    LayerProblem problem(random, {.tokens = 5, .shared = 2});
-    run(problem, test::chip_of(3), emulator::in_order(), {}, plant);
-    return problem.y().bytes();
-  };
-  const std::vector<std::uint8_t> right = bytes_with([](auto&) {});
-  for (const auto& [name, plant] : plants) EXPECT_NE(bytes_with(plant), right) << name;
-}
-
 /// Of a layer that adds rows, beside the same in order.
-std::int64_t count_far(LayerCase of, const Plant& plant = [](moe_detail::MoePartPlan&) {}) {
+std::int64_t count_far(LayerCase of, const LayerPlant& plant = [](moe_detail::MoePartPlan&) {}) {
   SCOPED_TRACE(test::text_of(of));
   const cuda::Chip chip = test::chip_of(3);
   Random random(2), again(2);
   LayerProblem ordered(random, of);
-  const Ran ran = run(ordered, chip, emulator::in_order());
+  const EmulatedLayer ran = test::emulate(ordered, chip, emulator::in_order());
   of.deterministic = false;
   LayerProblem added(again, of);
-  const Ran adding = run(added, chip, emulator::random_order(1), {}, plant);
+  const EmulatedLayer adding = test::emulate(added, chip, emulator::random_order(1), {}, plant);
   EXPECT_TRUE(adding.plan.parts.at(0).adds && !ran.plan.parts.at(0).adds);
   EXPECT_LT(adding.plan.workspace_bytes, ran.plan.workspace_bytes);
   EXPECT_TRUE(added.y().is_poison_intact());
   const MoeArguments x = moe_detail::validated(ordered.arguments_before(), {});
   MoeArguments with_y = x;
   with_y.y = moe_detail::validated(ordered.arguments(), {}).y;
-  const auto part =
-      moe_detail::part_of(with_y, 0, of.tokens, ran.workspace.get(), moe_detail::gather_of_cuda(x));
+  const auto part = moe_detail::part_of(with_y, 0, of.tokens, ran.workspace.get(), ran.gather);
   return test::count_far(part, x, moe_detail::validated(added.arguments(), {}).y);
 }
 
@@ -409,7 +362,7 @@ TEST(EmulatedMoe, PlantedBugsOfRowsThatAreAdded) {
   const auto product = [](auto& part) -> auto& {
     return std::get<Fp8GroupedParams>(part.down.steps.front().params).order.map;
   };
-  const std::pair<const char*, Plant> plants[] = {
+  const std::pair<const char*, LayerPlant> plants[] = {
       {"no weights", [&](auto& part) { product(part).weights = nullptr; }},
       {"a row is not added", [&](auto& part) { --product(part).rows; }},
   };
@@ -460,7 +413,8 @@ TEST(EmulatedMoe, PartsChangeNothing) {
     LayerProblem problem(random, of);
     MoeOptions limits;
     limits.workspace_limit = limit;
-    const Ran ran = run(problem, test::chip_of(3), emulator::in_order(), limits);
+    const EmulatedLayer ran =
+        test::emulate(problem, test::chip_of(3), emulator::in_order(), limits);
     EXPECT_EQ(ran.plan.parts.size(), parts) << ran.plan.str();
     return problem.y().bytes();
   };

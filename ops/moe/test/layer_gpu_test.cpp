@@ -44,6 +44,7 @@ class CudaGpuMoe : public test::OnGpu {};
 /// A layer's arguments, and what its workspace holds when it has run.
 struct Ran {
   MoeArguments arguments;
+  moe_detail::Gather gather = moe_detail::Gather::product;
   gemm_detail::Array<std::uint8_t> workspace;
 };
 
@@ -51,7 +52,8 @@ Ran run(LayerProblem& problem) {
   const MoeArguments x = moe_detail::validated(problem.arguments(), {});
   const auto device = on_device(x);
   const std::int64_t bytes = cuda::moe_workspace_bytes(device.arguments());
-  Ran ran = {x, gemm_detail::allocate<std::uint8_t>(bytes)};
+  Ran ran = {x, moe_detail::gather_of(x, cuda::default_chip()),
+             gemm_detail::allocate<std::uint8_t>(bytes)};
   const DeviceBuffer workspace(static_cast<std::size_t>(bytes));
   const DeviceStream stream;
   cuda::moe(device.arguments(), {}, {stream.handle(), workspace.data(), bytes});
@@ -63,12 +65,21 @@ Ran run(LayerProblem& problem) {
 }
 
 /// Runs a layer twice, which has the same bytes, and checks each step by the memory that the first
-/// run left.
+/// run left; of one that is not sorted by the memory of the same that is, which has those bytes
+/// too.
 void check(const LayerCase& of) {
   SCOPED_TRACE(test::text_of(of));
   Random random(2);
   LayerProblem problem(random, of);
-  const Ran ran = run(problem);
+  Ran ran = run(problem);
+  if (ran.gather == moe_detail::Gather::entries) {
+    const std::vector<std::uint8_t> unsorted = problem.y().bytes();
+    (void)run(problem);
+    EXPECT_EQ(problem.y().bytes(), unsorted);
+    problem.map_ids();
+    ran = run(problem);
+    EXPECT_EQ(problem.y().bytes(), unsorted);
+  }
   const MoeArguments& x = ran.arguments;
   const std::vector<std::uint8_t> first = problem.y().bytes();
   const cuda::Chip& chip = cuda::default_chip();
@@ -85,8 +96,8 @@ void check(const LayerCase& of) {
   };
   const auto& shared = plan.parts[0].shared;
   const auto shared_path = shared ? shared->down.path() : gemm_detail::GemmPath::plain;
-  test::expect_layer(problem.arguments(), ran.workspace.get(), moe_detail::gather_of_cuda(x),
-                     multiply, plan.parts[0].up.path(), plan.parts[0].down.path(), shared_path);
+  test::expect_layer(problem.arguments(), ran.workspace.get(), ran.gather, multiply,
+                     plan.parts[0].up.path(), plan.parts[0].down.path(), shared_path);
   (void)run(problem);
   EXPECT_EQ(problem.y().bytes(), first);
 }
@@ -134,6 +145,35 @@ TEST_F(CudaGpuMoe, FewRowsOfFp4) {
              .inner = 384,
              .experts = 40,
              .alphas = true});
+    }
+  }
+}
+
+// As many entries as stay unsorted, of layers as decode has them.
+TEST_F(CudaGpuMoe, FewEntriesAreNotSorted) {
+  for (const Routing routing : test::kRoutings) {
+    for (const std::int64_t tokens : {1, 2, 4}) {
+      LayerCase fp8 = {.tokens = tokens,
+                       .hidden = 2048,
+                       .inner = 512,
+                       .experts = 128,
+                       .top_k = 8,
+                       .first_expert = 64,
+                       .routing = routing};
+      check(fp8);
+      fp8.alphas = fp8.residual = true;
+      fp8.shared = 1;
+      check(fp8);
+      check({.w13 = Recipe::mxfp4,
+             .w2 = Recipe::mxfp4,
+             .tokens = tokens,
+             .hidden = 1024,
+             .inner = 288,
+             .experts = 64,
+             .top_k = 4,
+             .routing = routing,
+             .transform = Swiglu{GateOrder::gate_first, 1, 0.7f, 1.702f, 1},
+             .bias = true});
     }
   }
 }
@@ -192,8 +232,8 @@ TEST_F(CudaGpuMoe, RowsThatAreAdded) {
     LayerProblem added(again, of);
     const Ran in_order = run(ordered);
     const MoeArguments &x = in_order.arguments, y = run(added).arguments;
-    const auto part = moe_detail::part_of(x, 0, of.tokens, in_order.workspace.get(),
-                                          moe_detail::gather_of_cuda(x));
+    const auto part =
+        moe_detail::part_of(x, 0, of.tokens, in_order.workspace.get(), in_order.gather);
     EXPECT_TRUE(moe_detail::adds_rows(y));
     EXPECT_EQ(test::count_far(part, x, y.y), 0) << format_traits(of.y).name;
   };

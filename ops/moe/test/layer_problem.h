@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <variant>
@@ -46,6 +47,7 @@ struct LayerCase {
   int top_k = 3;
   std::int64_t shared = 0, shared_inner = 64;  // experts in tensors of their own, and their I
   std::int32_t first_expert = 0;
+  std::int64_t all_experts = 0;
   Routing routing = Routing::uniform;
   QuantizeInput transform = Swiglu{};
   bool apart = false;  // gates and ups
@@ -89,6 +91,7 @@ class LayerProblem {
     if (of.shared > 0) arguments_.shared = {shared_w13_.view(), shared_w2_.view()};
     arguments_.top_k = of.top_k;
     arguments_.first_expert = of.first_expert;
+    arguments_.all_experts = of.all_experts;
     arguments_.transform = of.transform;
     arguments_.activations = of.activations;
     arguments_.weights_on_input = of.weights_on_input;
@@ -123,6 +126,13 @@ class LayerProblem {
     return x;
   }
   std::vector<std::int32_t>& ids() { return ids_; }
+  /// Has ids go through a map that changes none: they are sorted then, however few there are.
+  void map_ids() {
+    map_.resize(static_cast<std::size_t>(arguments_.first_expert + arguments_.w2.batch));
+    std::iota(map_.begin(), map_.end(), 0);
+    arguments_.expert_map = map_.data();
+    arguments_.mapped_ids = std::ssize(map_);
+  }
   TestMatrix& y() { return y_; }
 
  private:
@@ -161,7 +171,7 @@ class LayerProblem {
 
   TestOperand x_, w13_, w2_, shared_w13_, shared_w2_;
   TestMatrix y_, residual_;
-  std::vector<std::int32_t> ids_;
+  std::vector<std::int32_t> ids_, map_;
   std::vector<float> weights_, w13_alphas_, w2_alphas_, w13_bias_, w2_bias_;
   MoeArguments arguments_;
 };
@@ -433,14 +443,15 @@ inline void expect_layer(const MoeArguments& arguments, void* workspace, moe_det
   const MoeArguments x = moe_detail::validated(arguments, {});
   if (x.x.rows == 0) return;
   const moe_detail::LayerPart part = moe_detail::part_of(x, 0, x.x.rows, workspace, gather);
+  ASSERT_TRUE(part.sort.has_value());
   const std::vector<std::int32_t> entries = sorted_entries(x);
   for (std::size_t row = 0; row < entries.size(); ++row) {
     if (!part.weigh) {
-      EXPECT_EQ(part.sort.token_of_row[row], entries[row] / x.top_k);
+      EXPECT_EQ(part.sort->token_of_row[row], entries[row] / x.top_k);
     }
-    EXPECT_EQ(part.sort.row_of_entry[entries[row]], static_cast<std::int32_t>(row));
+    EXPECT_EQ(part.sort->row_of_entry[entries[row]], static_cast<std::int32_t>(row));
   }
-  ASSERT_EQ(part.sort.offsets[moe_detail::experts_of(x)], std::ssize(entries));
+  ASSERT_EQ(part.sort->offsets[moe_detail::experts_of(x)], std::ssize(entries));
   EXPECT_EQ(part.weigh.has_value(), moe_detail::weighs_input(x));
   if (part.weigh) expect_weighted(*part.weigh, x, entries);
   constexpr std::int64_t kSamples = 512;

@@ -88,7 +88,8 @@ TEST(MoePlan, WorkIsOfExpertsThatAreHit) {
   LayerProblem problem(random,
                        {.tokens = 2, .hidden = 256, .inner = 128, .experts = 64, .top_k = 1});
   const MoeArguments x = moe_detail::validated(problem.arguments(), {});
-  const moe_detail::LayerWork work = moe_detail::work_of(x, 2);
+  const moe_detail::MoeParts parts = {2, 0, moe_detail::Gather::quantize};
+  const moe_detail::LayerWork work = moe_detail::work_of(x, parts);
   EXPECT_NEAR(work.experts_hit, 2 - 1.0 / 64, 1e-9);
   ASSERT_EQ(work.launches.size(), 5u);
   EXPECT_EQ(work.launches[2].operations, 2.0 * 2 * 256 * 256);
@@ -114,6 +115,53 @@ TEST(MoePlan, NoPartTakesTheKernelOfFewRows) {
   EXPECT_TRUE(takes_it(2, {}));
   EXPECT_FALSE(takes_it(130, {}));
   EXPECT_FALSE(takes_it(130, {.workspace_limit = 1}));
+}
+
+TEST(MoePlan, FewEntriesAreNotSorted) {
+  const LayerCase of = {.tokens = 1, .hidden = 256, .inner = 256, .experts = 3};
+  const std::string text = plan_text(of);
+  EXPECT_TRUE(
+      text.starts_with("nothing is sorted: each entry has the row of its number\n"
+                       "quantize_blocks_"))
+      << text;
+  EXPECT_THAT(text,
+              HasSubstr("few_rows: at most 12 tiles of 8 x 128, each of an entry, K divided"));
+  EXPECT_THAT(text, HasSubstr("moe_finalize: 1 runs"));
+  EXPECT_THAT(text, Not(HasSubstr("sort: ")));
+  EXPECT_THAT(text, Not(HasSubstr("gathered")));
+  EXPECT_THAT(plan_text(of, "B200"), HasSubstr("moe_sort: 3 entries"));
+}
+
+// Of several tokens those are sorted that are to share experts, and those with more than 32.
+TEST(MoePlan, EntriesAreSortedByHowManyTheyAreAndByWhatTheLayerIs) {
+  Random random(1);
+  LayerProblem problem(random, {.tokens = 11, .hidden = 256, .inner = 256, .experts = 3});
+  const auto is_sorted = [&](std::int64_t tokens, std::int64_t all_experts, const auto& change) {
+    MoeArguments x = problem.arguments();
+    x.x.rows = x.y.rows = tokens;
+    x.all_experts = all_experts;
+    change(x);
+    x = moe_detail::validated(x, {});
+    const cuda::Chip chip = cuda::chip_named("H200");
+    const moe_detail::MoeParts parts = moe_detail::parts_of(x, {}, chip);
+    const bool sorts = moe_detail::plan_moe(x, parts, chip).parts.at(0).sort.has_value();
+    EXPECT_EQ(parts.gather != moe_detail::Gather::entries, sorts);
+    return sorts;
+  };
+  const auto nothing = [](MoeArguments&) {};
+  EXPECT_FALSE(is_sorted(1, 0, nothing));
+  EXPECT_FALSE(is_sorted(2, 24, nothing));
+  EXPECT_TRUE(is_sorted(2, 23, nothing));
+  EXPECT_FALSE(is_sorted(10, 1000, nothing));
+  EXPECT_TRUE(is_sorted(11, 1000, nothing));
+  EXPECT_TRUE(is_sorted(1, 0, [](MoeArguments& x) { x.weights_on_input = true; }));
+  EXPECT_TRUE(is_sorted(1, 0, [](MoeArguments& x) { x.batch_invariant = true; }));
+  EXPECT_TRUE(is_sorted(1, 0, [](MoeArguments& x) { x.activations = Recipe::bf16; }));
+  const std::int32_t map[] = {2, 1, 0};
+  EXPECT_TRUE(is_sorted(1, 0, [&](MoeArguments& x) {
+    x.expert_map = map;
+    x.mapped_ids = 3;
+  }));
 }
 
 TEST(MoePlan, EveryPartTakesTheKernelOfFewRowsOfFp4) {
