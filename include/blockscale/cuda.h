@@ -107,10 +107,11 @@ std::int64_t gemm_workspace_bytes(const GemmArguments& arguments);
 
 /// As blockscale::gemm, for every pair that it computes. FP8 recipes of e4m3 on both sides
 /// (fp8_tensor, fp8_row, all blocks and kinds of scale) have kernels of their own on devices of
-/// compute capability 9.0, the plain kernels compute all else. Sums of products, which tensor cores
-/// make, are scaled and added up in f32; docs/numerics.md has the error bounds. The same bits from
-/// run to run. A result that is quantized has the bytes of `quantize` of the f32 D of the same
-/// plan. Throws as `quantize` does.
+/// compute capability 9.0, and so have pairs with weights in FP4, and of few rows in MXFP8, that
+/// docs/numerics.md names, those of few rows in bf16 or f16 beside FP4 on 12.x as well; the plain
+/// kernels compute all else. Sums of products, which tensor cores make, are scaled and added up in
+/// f32; docs/numerics.md has the error bounds. The same bits from run to run. A result that is
+/// quantized has the bytes of `quantize` of the f32 D of the same plan. Throws as `quantize` does.
 void gemm(const GemmArguments& arguments, const Execution& execution = {});
 
 /// As blockscale::check_gemm, with the bound of the tensor cores that default_chip() computes the
@@ -132,8 +133,9 @@ std::int64_t grouped_gemm_workspace_bytes(const GroupedGemmArguments& arguments)
 /// lie on the device, and are not read back: a graph's replays may have others. FP8 recipes of e4m3
 /// on both sides, whose rows begin at multiples of 16 bytes, have kernels of their own on devices
 /// of compute capability 9.0, and so have groups of rows in bf16 or f16, and of at most 8 rows on
-/// average in FP8 of e4m3, with weights in nvfp4 or mxfp4; the plain kernels compute all else. The
-/// same bits from run to run, unless `adds`. Throws as `gemm` does.
+/// average in FP8 of e4m3, with weights in nvfp4 or mxfp4, those of at most 8 rows in bf16 or f16
+/// on 12.x as well; the plain kernels compute all else. The same bits from run to run, unless
+/// `adds`. Throws as `gemm` does.
 void grouped_gemm(const GroupedGemmArguments& arguments, const Execution& execution = {});
 
 /// What `grouped_gemm` launches, as describe_gemm.

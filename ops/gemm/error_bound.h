@@ -45,7 +45,7 @@ inline constexpr UsualError kUsualErrors[] = {
     {GemmPath::cpu_fused, "CPU, fused", {16, 48}, 0.49},
     {GemmPath::cpu_unfused, "CPU, unfused", {16, 48}, 0.49},
     {GemmPath::sm90_fp8, "sm_90, FP8", {16000, 104000}, 0.59},
-    {GemmPath::sm90_fp4, "sm_90, FP4", {6, 18}, 0.28},
+    {GemmPath::fp4_few_rows, "FP4, few rows", {6, 18}, 0.28},
     {GemmPath::sm90_fp4_tiles, "sm_90, FP4, many rows", {32, 1024}, 0.56},
     {GemmPath::plain, "plain kernels", {8, 28}, 0.46},
 };
@@ -118,7 +118,7 @@ constexpr double proven_error_of_fp4_tiles(Recipe a, Recipe b, std::int64_t k) {
 /// The c that no input exceeds, as long as what is summed stays among f32's normal numbers.
 constexpr double proven_error(GemmPath path, Recipe a, Recipe b, std::int64_t k) {
   if (path == GemmPath::plain) return proven_error_of_plain(a, b, k);
-  if (path == GemmPath::sm90_fp4) return proven_error_of_fp4(a, b, k);
+  if (path == GemmPath::fp4_few_rows) return proven_error_of_fp4(a, b, k);
   if (path == GemmPath::sm90_fp4_tiles) return proven_error_of_fp4_tiles(a, b, k);
   if (path == GemmPath::sm90_fp8) {
     const double in_f32 = roundings(static_cast<double>(ceil_div(k, 128)) + kEndRoundings);

@@ -20,6 +20,9 @@ struct Architecture {
 
 bool runs_on(const std::string& architecture, int compute_capability);
 
+/// That kernels of the library have: 1 on 12.x, where nothing is brought to several at a time.
+int most_cluster_blocks(int compute_capability);
+
 /// 90 as "9.0".
 std::string compute_capability_text(int compute_capability);
 

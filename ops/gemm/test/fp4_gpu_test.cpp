@@ -30,10 +30,10 @@ class CudaGpuFp4Gemm : public test::OnHopper {};
 /// The largest error, as a part of what is allowed, of a fresh product by the door.
 double share_of(OnDevice& problem, const PlainProblem& p) {
   const GemmArguments x = gemm_detail::validated(problem.arguments(), {});
-  EXPECT_EQ(gemm_detail::plan_product(x, cuda::default_chip()).path(), GemmPath::sm90_fp4);
+  EXPECT_EQ(gemm_detail::plan_product(x, cuda::default_chip()).path(), GemmPath::fp4_few_rows);
   problem.multiply([&](const cuda::Execution& on) { cuda::gemm(problem.arguments(), on); });
   const gemm_detail::ErrorLimit limit =
-      p.exact ? gemm_detail::ErrorLimit{} : gemm_detail::usual_error(GemmPath::sm90_fp4);
+      p.exact ? gemm_detail::ErrorLimit{} : gemm_detail::usual_error(GemmPath::fp4_few_rows);
   return test::compare(problem.on_host(), limit).largest_share;
 }
 

@@ -10,13 +10,14 @@
 
 #include "blockscale/bench.h"
 #include "blockscale/cuda.h"
+#include "ops/gemm/cuda/fp4_plan.h"
 #include "ops/gemm/cuda/problem.h"
 #include "ops/gemm/cuda/product_plan.h"
-#include "ops/gemm/cuda/sm90/fp4_plan.h"
 #include "ops/gemm/cuda/sm90/fp4_tiles_plan.h"
 #include "ops/gemm/test/imagined.h"
 #include "ops/gemm/test/plain_problem.h"
 #include "ops/gemm/validate.h"
+#include "runtime/kernels/architecture.h"
 #include "tests/chip.h"
 
 namespace blockscale {
@@ -36,6 +37,7 @@ void expect_launchable(const Fp4GemmPlan& plan, const GemmArguments& x, const cu
   EXPECT_EQ(shape.grid.x, p.blocks_k);
   EXPECT_EQ(shape.cluster.x, p.blocks_k);
   EXPECT_LE(p.blocks_k, kFp4MostBlocksK);
+  EXPECT_LE(p.blocks_k, runtime::most_cluster_blocks(chip.architecture));
   EXPECT_LE(std::int64_t{shape.grid.x} * shape.grid.y, chip.multiprocessors);
   EXPECT_EQ(shape.grid.z, x.d.batch);
   EXPECT_EQ(shape.block.x, 32 * p.warps_k * p.block_tiles);
@@ -117,7 +119,8 @@ void expect_nothing_else_is_taken(std::int64_t m) {
                  x.b.scales = gemm_detail::byte_at(x.b.scales, 1);
                }));
   EXPECT_FALSE(plan_fp4_gemm(good, cuda::chip_named("B200")));
-  EXPECT_FALSE(plan_fp4_gemm(good, cuda::chip_named("RTX 5090")));
+  EXPECT_EQ(plan_fp4_gemm(good, cuda::chip_named("RTX 5090")).has_value(), m <= 16);
+  EXPECT_FALSE(plan_fp4_tiles(good, cuda::chip_named("RTX 5090")));
   GemmArguments quantized = imagined_gemm(m, 4096, 4096, Recipe::bf16, Recipe::nvfp4, Format::f32,
                                           1, Recipe::mxfp8_e4m3, {});
   quantized = gemm_detail::validated(quantized, {});
@@ -166,6 +169,47 @@ TEST(Fp4GemmPlan, SaysWhatIsLaunched) {
   EXPECT_THAT(
       cuda::describe_gemm(imagined_product(3, 512, 96, Recipe::f16, Recipe::mxfp8_e5m2), {}),
       HasSubstr("gemm_few_rows_mxfp8_e5m2_f16_8: 32 tiles"));
+}
+
+/// What SM120 has of them: FP4 beside bf16 and f16, a kernel for all numbers of rows, K undivided
+/// among blocks, A in 99 KiB.
+TEST(Fp4GemmPlan, OnSm120) {
+  for (const char* const name : {"RTX PRO 6000", "RTX 5090", "GB10"}) {
+    const cuda::Chip& chip = cuda::chip_named(name);
+    test::for_each_fp4_pair([&](Recipe a, Recipe b) {
+      for (const std::int64_t m : {1, 8, 9, 16}) {
+        for (const std::int64_t n : {8, 4096, 14336}) {
+          for (const std::int64_t k : {32, 2880, 5120}) {
+            const GemmArguments x = imagined_product(m, n, k, a, b);
+            const auto plan = plan_fp4_gemm(x, chip);
+            const auto chunks = static_cast<std::uint32_t>(ceil_div(k, std::int64_t{512}));
+            const std::uint32_t bytes =
+                memory_of_fp4({.b = b, .a = recipe_traits(a).element, .tokens = 16},
+                              static_cast<std::uint32_t>(m), chunks, 1)
+                    .total;
+            EXPECT_EQ(plan.has_value(), bytes <= 99 << 10) << m << " x " << n << " x " << k;
+            if (!plan) continue;
+            SCOPED_TRACE(plan->str());
+            expect_launchable(*plan, x, chip);
+            EXPECT_EQ(kFp4GemmKernels[plan->kernel].tokens, 16);
+            EXPECT_LE(plan->shape.block.x, 32 * kFp4MostWarpsOfSm120);
+          }
+        }
+      }
+    });
+    const auto path = [&](std::int64_t m, Recipe a, Recipe b) {
+      return gemm_detail::plan_product(imagined_product(m, 512, 4096, a, b), chip).path();
+    };
+    using gemm_detail::GemmPath;
+    EXPECT_EQ(path(12, Recipe::f16, Recipe::nvfp4), GemmPath::fp4_few_rows);
+    EXPECT_EQ(path(13, Recipe::f16, Recipe::nvfp4), GemmPath::plain);  // more than 99 KiB
+    EXPECT_EQ(path(4, Recipe::fp8_1x128, Recipe::nvfp4), GemmPath::plain);
+    EXPECT_EQ(path(4, Recipe::bf16, Recipe::mxfp8_e4m3), GemmPath::plain);
+    EXPECT_EQ(path(4, Recipe::nvfp4, Recipe::nvfp4), GemmPath::plain);
+  }
+  // Its multiprocessors are slow beside what a turn costs.
+  EXPECT_THAT(plan_fp4_gemm(imagined_product(4, 7168, 2048), cuda::chip_named("RTX 5090"))->str(),
+              HasSubstr("gemm_few_rows_nvfp4_bf16_16: 448 tiles of 16 rows of B, 3 a block"));
 }
 
 /// What the model chooses for the shapes of docs/log/gemm-fp4.md: blocks that divide K, warps that

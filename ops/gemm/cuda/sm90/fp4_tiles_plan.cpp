@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "ops/gemm/cuda/bf16_rows.h"
+#include "ops/gemm/cuda/fp4_plan.h"
 #include "ops/gemm/cuda/problem.h"
-#include "ops/gemm/cuda/sm90/fp4_plan.h"
 #include "ops/gemm/cuda/specs.h"
 #include "runtime/kernels/architecture.h"
 

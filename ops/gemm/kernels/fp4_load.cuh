@@ -14,8 +14,8 @@
 #include "device/ptx/warp.h"
 #include "device/scheduler/rows.h"
 #include "device/vector.h"
+#include "ops/gemm/kernels/fp4_params.h"
 #include "ops/gemm/kernels/gemv_fp8.cuh"
-#include "ops/gemm/kernels/sm90/fp4_params.h"
 
 namespace blockscale::fp4_few_rows {
 

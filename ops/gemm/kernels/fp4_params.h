@@ -3,8 +3,8 @@
 
 #include "core/divisor.h"
 #include "device/epilogue/linear.h"
+#include "ops/gemm/kernels/fp4_config.h"
 #include "ops/gemm/kernels/params.h"
-#include "ops/gemm/kernels/sm90/fp4_config.h"
 
 namespace blockscale {
 

@@ -1,4 +1,4 @@
-#include "ops/gemm/cuda/sm90/fp4_plan.h"
+#include "ops/gemm/cuda/fp4_plan.h"
 
 #include <algorithm>
 
@@ -16,10 +16,16 @@ bool has_pieces_of_scales(const ScaledTensorView& x) {
          (x.batch <= 1 || x.scale_batch_stride % size == 0);
 }
 
-bool takes_fp4_operands(const ScaledTensorView& a, const ScaledTensorView& b, int kernel,
-                        const cuda::Chip& chip) {
-  return runtime::runs_on(kWgmmaArchitectures[0], chip.architecture) && b.rows > 0 &&
-         b.rows < kMostElements && a.k > 0 && a.k < kMostElements &&
+bool is_sm120(const cuda::Chip& chip) {
+  return runtime::runs_on(kSm120Architecture, chip.architecture);
+}
+
+bool has_fp4_kernels(const cuda::Chip& chip) {
+  return is_sm120(chip) || runtime::runs_on(kWgmmaArchitectures[0], chip.architecture);
+}
+
+bool takes_fp4_operands(const ScaledTensorView& a, const ScaledTensorView& b, int kernel) {
+  return b.rows > 0 && b.rows < kMostElements && a.k > 0 && a.k < kMostElements &&
          a.k % kFp4GemmKernels[kernel].piece_k() == 0 && begins_at_16_bytes(a) &&
          begins_at_16_bytes(b) && has_pieces_of_scales(b);
 }
@@ -53,15 +59,23 @@ std::int64_t clusters_of(const Fp4Sizes& size, const Fp4Division& d, const cuda:
   return std::min(std::max<std::int64_t>(there_are, 1), turns_of(size, d));
 }
 
-/// What a division costs, in the time that a multiprocessor takes to read a warp's chunk, 0.15 us:
-/// with fewer than eight warps it waits for their loads. A turn ends with a barrier and sums.
+/// What costs are made of, in the time that a multiprocessor takes to read a warp's chunk: with
+/// fewer warps than these it waits for their loads, and a turn ends with a barrier and sums, of a
+/// block or of a cluster. On Hopper that time is 0.15 us; on SM120 0.4 us and more, by public
+/// figures of its memory, and the others follow: nothing there was ever measured.
+struct Fp4Costs {
+  std::int64_t enough_warps;
+  double turn, cluster_turn;
+};
+constexpr Fp4Costs kCostsOfHopper = {8, 3, 6}, kCostsOfSm120 = {4, 1, 1};
+
 double cost_of(const Fp4Sizes& size, const Fp4Division& d, const cuda::Chip& chip) {
-  constexpr std::int64_t kEnoughWarps = 8;
-  const double turn = d.blocks_k == 1 ? 3 : 6;
+  const Fp4Costs costs = is_sm120(chip) ? kCostsOfSm120 : kCostsOfHopper;
+  const double turn = d.blocks_k == 1 ? costs.turn : costs.cluster_turn;
   const std::int64_t turns = ceil_div(turns_of(size, d), clusters_of(size, d, chip));
   const std::int64_t of_block = ceil_div(size.chunks, std::int64_t{d.blocks_k});
   const std::int64_t of_warp = ceil_div(of_block, std::int64_t{d.warps_k});
-  const std::int64_t warps = std::max<std::int64_t>(d.warps_k * d.block_tiles, kEnoughWarps);
+  const std::int64_t warps = std::max<std::int64_t>(d.warps_k * d.block_tiles, costs.enough_warps);
   return static_cast<double>(turns) * (static_cast<double>(of_warp * warps) + turn);
 }
 
@@ -71,8 +85,11 @@ double cost_of(const Fp4Sizes& size, const Fp4Division& d, const cuda::Chip& chi
 std::optional<Fp4Division> best_fp4_division(const Fp4Sizes& size, const cuda::Chip& chip) {
   std::optional<Fp4Division> best;
   double least = 0;
-  for (std::uint32_t blocks = 1; blocks <= kFp4MostBlocksK; blocks *= 2) {
-    for (std::uint32_t warps = kFp4MostWarps; warps > 0; --warps) {
+  const std::uint32_t most_warps = is_sm120(chip) ? kFp4MostWarpsOfSm120 : kFp4MostWarps;
+  const auto most_blocks = std::min(
+      kFp4MostBlocksK, static_cast<std::uint32_t>(runtime::most_cluster_blocks(chip.architecture)));
+  for (std::uint32_t blocks = 1; blocks <= most_blocks; blocks *= 2) {
+    for (std::uint32_t warps = most_warps; warps > 0; --warps) {
       for (std::uint32_t tiles = 1; tiles <= warps; ++tiles) {
         if (warps % tiles != 0) continue;
         const Fp4Division d = {blocks, warps / tiles, tiles};
@@ -132,9 +149,10 @@ std::string text_of_fp4_division(const Fp4GemmParams& p) {
 std::optional<Fp4GemmPlan> plan_fp4_gemm(const GemmArguments& x, const cuda::Chip& chip,
                                          std::optional<Fp4Division> division) {
   constexpr std::int64_t kMostBatch = 65535;  // of a grid
-  const int kernel = kFp4GemmKernels.find(x.a.recipe, x.b.recipe, x.d.rows);
+  if (!has_fp4_kernels(chip)) return std::nullopt;
+  const int kernel = kFp4GemmKernels.find(x.a.recipe, x.b.recipe, x.d.rows, is_sm120(chip));
   if (kernel < 0 || x.batch_invariant || x.quantized || x.d.rows == 0 || x.d.batch == 0 ||
-      x.d.batch > kMostBatch || !takes_fp4_operands(x.a, x.b, kernel, chip)) {
+      x.d.batch > kMostBatch || !takes_fp4_operands(x.a, x.b, kernel)) {
     return std::nullopt;
   }
   const Fp4Sizes size = fp4_sizes_of(x, kernel);
@@ -158,19 +176,30 @@ std::string Fp4GemmPlan::str() const {
          " threads, " + std::to_string(shape.dynamic_shared_bytes) + " bytes shared\n";
 }
 
+void add_fp4_specs(runtime::KernelSpec spec, bool is_of_sm120,
+                   std::vector<runtime::KernelSpec>& specs) {
+  spec.fewer_threads = true;
+  spec.threads = 32 * kFp4MostWarps;
+  spec.architecture = kWgmmaArchitectures[0];
+  specs.push_back(spec);
+  if (!is_of_sm120) return;
+  spec.threads = 32 * kFp4MostWarpsOfSm120;
+  spec.architecture = kSm120Architecture;
+  specs.push_back(spec);
+}
+
 std::vector<runtime::KernelSpec> fp4_gemm_kernel_specs() {
   std::vector<runtime::KernelSpec> specs;
   for (int i = 0; i < kFp4GemmKernels.kCount; ++i) {
-    specs.push_back(runtime::with_parameters<Fp4GemmParams>(
-        {.name = fp4_gemm_kernel_name(kFp4GemmKernels[i]),
-         .header = "ops/gemm/kernels/sm90/fp4_few_rows.cuh",
-         .call = "blockscale::fp4_few_rows_kernel<blockscale::kFp4GemmKernels[" +
-                 std::to_string(i) + "]>",
-         .threads = 32 * kFp4MostWarps,
-         .fewer_threads = true},
-        "blockscale::Fp4GemmParams"));
+    add_fp4_specs(runtime::with_parameters<Fp4GemmParams>(
+                      {.name = fp4_gemm_kernel_name(kFp4GemmKernels[i]),
+                       .header = "ops/gemm/kernels/fp4_few_rows.cuh",
+                       .call = "blockscale::fp4_few_rows_kernel<blockscale::kFp4GemmKernels[" +
+                               std::to_string(i) + "]>"},
+                      "blockscale::Fp4GemmParams"),
+                  kFp4GemmKernels.is_of_sm120(i), specs);
   }
-  return runtime::for_architectures(specs, kWgmmaArchitectures);
+  return specs;
 }
 
 }  // namespace blockscale::gemm_detail

@@ -35,7 +35,7 @@
 #include "device/ptx/special_registers.h"
 #include "device/ptx/warp.h"
 #include "device/vector.h"
-#include "ops/gemm/kernels/sm90/fp4_load.cuh"
+#include "ops/gemm/kernels/fp4_load.cuh"
 #include "ops/gemm/kernels/tensor_scale.cuh"
 
 namespace blockscale {

@@ -29,14 +29,19 @@ struct Fp4GemmConfig {
   BLOCKSCALE_HD constexpr uint32_t piece_k() const { return element() == Format::e2m1 ? 32 : 16; }
   BLOCKSCALE_HD constexpr uint32_t step_k() const { return 4 * piece_k(); }
   BLOCKSCALE_HD constexpr uint32_t chunk_k() const { return kFp4ChunkPieces * piece_k(); }
+  /// Whether SM120 has kernels of the pair: of weights in FP4 beside bf16 and f16.
+  BLOCKSCALE_HD constexpr bool is_of_sm120() const {
+    return a != Format::e4m3 && element() == Format::e2m1;
+  }
 
   friend BLOCKSCALE_HD constexpr bool operator==(const Fp4GemmConfig&,
                                                  const Fp4GemmConfig&) = default;
 };
 
-inline constexpr uint32_t kFp4TileRows = 16;    // of B, that a warp multiplies at a time
-inline constexpr uint32_t kFp4MostWarps = 16;   // of a block
-inline constexpr uint32_t kFp4MostBlocksK = 8;  // that divide K: blocks of a cluster
+inline constexpr uint32_t kFp4TileRows = 16;          // of B, that a warp multiplies at a time
+inline constexpr uint32_t kFp4MostWarps = 16;         // of a block
+inline constexpr uint32_t kFp4MostWarpsOfSm120 = 12;  // where 128 registers are too few
+inline constexpr uint32_t kFp4MostBlocksK = 8;        // that divide K: blocks of a cluster
 
 /// Where everything lies in shared memory, in bytes from its start: rows of A, of which neighbours
 /// lie so that eight lanes read two of them from different banks; their scales, [step][row of A];
@@ -77,12 +82,19 @@ inline constexpr struct Fp4GemmKernelList {
     if (i < kFp4) return {.b = kOfB[i / 6], .a = kOfA[i / 2 % 3], .tokens = tokens};
     return {.b = kOfB[2 + (i - kFp4) / 4], .a = kOfA[i / 2 % 2], .tokens = tokens};
   }
-  /// The number of the kernel with the fewest columns for so many rows of A; -1 if there is none.
-  BLOCKSCALE_HD constexpr int find(Recipe a, Recipe b, int64_t rows) const {
+  /// Whether SM120 has it, too: of a pair the one of 16 columns alone, whose products take half the
+  /// time that weights take from memory there, by public figures.
+  BLOCKSCALE_HD constexpr bool is_of_sm120(int i) const {
+    return (*this)[i].is_of_sm120() && (*this)[i].tokens == 16;
+  }
+  /// The number of the kernel with the fewest columns for so many rows of A, on Hopper or on SM120;
+  /// -1 if there is none.
+  BLOCKSCALE_HD constexpr int find(Recipe a, Recipe b, int64_t rows, bool on_sm120) const {
     const RecipeTraits& t = recipe_traits(a);
     if (t.family != Family::plain && t.family != Family::fp8) return -1;
     for (int i = 0; i < kCount; ++i) {
       const Fp4GemmConfig c = (*this)[i];
+      if (on_sm120 && !is_of_sm120(i)) continue;
       if (c.b == b && c.a == t.element && rows <= c.tokens) return i;
     }
     return -1;
