@@ -3,9 +3,11 @@
 // A call validates its arguments, launches kernels on the caller's stream and returns: it takes no
 // device memory and does not synchronise, so it may be captured in a graph. The exception is the
 // first launch of a kernel on a device: the driver then brings its code there, which takes device
-// memory and may wait for work that the device has; load_kernels does so beforehand. A call runs on
-// the device that holds its output; the stream must belong to that device. The bytes are those of
-// the CPU. Kernels are launched with programmatic dependent launch: one may be resident while its
+// memory and may wait for work that the device has, and a kernel that only the emulator has run is
+// tried: if a small product has other bits than by a plain kernel, or in a capture, where nothing
+// can be tried, plain kernels take its place. load_kernels does both beforehand. A call runs on the
+// device that holds its output; the stream must belong to that device. The bytes are those of the
+// CPU. Kernels are launched with programmatic dependent launch: one may be resident while its
 // predecessors in the stream still run, and prefetch, but what came before the call has ended
 // before it reads what that may write, or writes. Values on the device are not read back: scales
 // that were given are taken as they are.
@@ -182,10 +184,11 @@ enum class KernelsOf : std::uint8_t { all, quantize, dequantize, gemm, grouped_g
 
 /// Loads every kernel that calls of these operations may launch on a device, with its code: their
 /// first calls there then wait for nothing, and no graph's capture loads any. For servers, before
-/// they serve. How many kernels they are. Where a kernel is in no pack it is compiled by NVRTC,
-/// which takes seconds each, unless the cache has it. Throws invalid_argument if there is no such
-/// device, not_found without a GPU, unsupported for a chip without kernels or where neither pack
-/// nor NVRTC is there, and device.
+/// they serve. How many kernels they are. Those that only the emulator has run are tried, too, in
+/// milliseconds together: in a capture none can be, and plain kernels take their place. Where a
+/// kernel is in no pack it is compiled by NVRTC, which takes seconds each, unless the cache has it.
+/// Throws invalid_argument if there is no such device, not_found without a GPU, unsupported for a
+/// chip without kernels or where neither pack nor NVRTC is there, and device.
 int load_kernels(KernelsOf operations = KernelsOf::all, int device = 0);
 
 }  // namespace blockscale::cuda

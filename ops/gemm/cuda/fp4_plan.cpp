@@ -21,7 +21,7 @@ bool is_sm120(const cuda::Chip& chip) {
 }
 
 bool has_fp4_kernels(const cuda::Chip& chip) {
-  return is_sm120(chip) || runtime::runs_on(kWgmmaArchitectures[0], chip.architecture);
+  return has_kernels_of(kSm120Architecture, chip) || has_kernels_of(kWgmmaArchitectures[0], chip);
 }
 
 bool takes_fp4_operands(const ScaledTensorView& a, const ScaledTensorView& b, int kernel) {
