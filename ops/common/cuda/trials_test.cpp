@@ -28,7 +28,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
 
-constexpr const char* kFewRows = "gemm_few_rows_nvfp4_bf16_16";
+constexpr const char* kFewRows = "gemm_few_rows_nvfp4_bf16_16_refilled";
 constexpr const char* kFewRowsOfGroups = "grouped_gemm_few_rows_mxfp4_bf16_8";
 
 class KernelTrials : public testing::Test {
@@ -154,7 +154,7 @@ TEST_F(KernelTrials, AnotherProcessReadsWhatOneFound) {
   in_a_process([&] { EXPECT_THAT(launched_by_gemm(), ElementsAre(kFewRows)); });
   ASSERT_EQ(verdicts().size(), 1u);
   EXPECT_EQ(test::read_text(verdicts()[0]),
-            "passed gemm_few_rows_nvfp4_bf16_16 on Fake H200 number 0\n");
+            "passed gemm_few_rows_nvfp4_bf16_16_refilled on Fake H200 number 0\n");
   test::write_text(verdicts()[0], "failed\n");
   in_a_process([&] {
     EXPECT_THAT(launched_by_gemm(), ElementsAre(StartsWith("gemm_plain_")));

@@ -20,6 +20,9 @@ struct Fp4Division {
   std::uint32_t blocks_k = 1;     // of a cluster
   std::uint32_t warps_k = 1;      // of a block
   std::uint32_t block_tiles = 1;  // warps_k times as many warps are a block
+  /// Chunks of K that shared memory has A's rows of at a time, as many for each of warps_k warps;
+  /// 0: all of a block's.
+  std::uint32_t part_chunks = 0;
 };
 
 struct Fp4GemmPlan {
@@ -74,10 +77,8 @@ std::string text_of_fp4_division(const Fp4GemmParams& p);
 std::optional<Fp4GemmPlan> plan_fp4_gemm(const GemmArguments& validated, const cuda::Chip& chip,
                                          std::optional<Fp4Division> division = std::nullopt);
 
-/// Adds a kernel of few rows, with as many threads as it may have there, for Hopper and for SM120
-/// if that has it.
-void add_fp4_specs(runtime::KernelSpec spec, bool is_of_sm120,
-                   std::vector<runtime::KernelSpec>& specs);
+/// A kernel of few rows for Hopper, or for SM120, with as many threads as it may have there.
+runtime::KernelSpec fp4_spec_for(bool sm120, runtime::KernelSpec spec);
 
 /// What the kernel pack compiles for these products: kFp4GemmKernels.
 std::vector<runtime::KernelSpec> fp4_gemm_kernel_specs();

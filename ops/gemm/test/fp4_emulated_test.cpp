@@ -131,11 +131,14 @@ TEST(EmulatedFp4Gemm, Divisions) {
   });
 }
 
-/// The kernels that SM120 has, with what it has of shared memory and instructions.
+/// The kernels that SM120 has, with what it has of shared memory and instructions; A in shared
+/// memory, and in parts, as many as a smaller one holds, or of two chunks for two warps.
 TEST(EmulatedFp4Gemm, OnSm120) {
-  const auto check_on_sm120 = [](const PlainProblem& p, std::uint64_t seed) {
+  cuda::Chip chip = test::sm120_of(3);
+  std::optional<Fp4Division> division;
+  const auto check_on_sm120 = [&](const PlainProblem& p, std::uint64_t seed) {
     test::check_emulated(p, gemm_detail::GemmPath::fp4_few_rows, [&](PlainOperands& operands) {
-      return run(operands, emulator::random_order(seed), std::nullopt, nullptr, test::sm120_of(3));
+      return run(operands, emulator::random_order(seed), division, nullptr, chip);
     });
   };
   test::for_each_fp4_pair([&](Recipe a, Recipe b) {
@@ -146,6 +149,12 @@ TEST(EmulatedFp4Gemm, OnSm120) {
     p.b_layout = ScaleLayout::swizzled_128x4;
     p.bias = true;
     check_on_sm120(p, 2);
+    chip.shared_bytes = 24 << 10;
+    check_on_sm120(p, 3);
+    chip = test::sm120_of(3);
+    division = Fp4Division{.warps_k = 2, .block_tiles = 2, .part_chunks = 2};
+    check_on_sm120(p, 4);
+    division.reset();
   });
 }
 

@@ -51,11 +51,10 @@ void for_each_pair(const Body& body) {
 /// The largest error, as a part of what is allowed, of a fresh product by the door.
 double share_of(OnDevice& problem, const PlainProblem& p) {
   const GemmArguments x = gemm_detail::validated(problem.arguments(), {});
-  const GemmPath path = gemm_detail::plan_product(x, cuda::default_chip()).path();
-  if (!is_on_sm120()) EXPECT_EQ(path, GemmPath::fp4_few_rows);  // there A may be too long
+  EXPECT_EQ(gemm_detail::plan_product(x, cuda::default_chip()).path(), GemmPath::fp4_few_rows);
   problem.multiply([&](const cuda::Execution& on) { cuda::gemm(problem.arguments(), on); });
   const gemm_detail::ErrorLimit limit =
-      p.exact ? gemm_detail::ErrorLimit{} : gemm_detail::usual_error(path);
+      p.exact ? gemm_detail::ErrorLimit{} : gemm_detail::usual_error(GemmPath::fp4_few_rows);
   return test::compare(problem.on_host(), limit).largest_share;
 }
 

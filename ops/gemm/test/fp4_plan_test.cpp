@@ -42,9 +42,10 @@ void expect_launchable(const Fp4GemmPlan& plan, const GemmArguments& x, const cu
   EXPECT_EQ(shape.grid.z, x.d.batch);
   EXPECT_EQ(shape.block.x, 32 * p.warps_k * p.block_tiles);
   EXPECT_LE(shape.block.x, 32 * kFp4MostWarps);
-  EXPECT_EQ(
-      shape.dynamic_shared_bytes,
-      memory_of_fp4(config, p.epilogue.rows, p.block_chunks, p.warps_k * p.block_tiles).total);
+  const std::uint32_t chunks = p.row_loads.divisor / (config.chunk_k() / config.load_elements());
+  EXPECT_TRUE(chunks == p.block_chunks || (config.refills && chunks % p.warps_k == 0));
+  EXPECT_EQ(shape.dynamic_shared_bytes,
+            memory_of_fp4(config, p.epilogue.rows, chunks, p.warps_k * p.block_tiles).total);
   EXPECT_LE(shape.dynamic_shared_bytes, chip.shared_bytes);
   EXPECT_EQ(std::int64_t{p.pieces} * config.piece_k(), x.a.k);
   EXPECT_GE(std::int64_t{p.block_chunks} * p.blocks_k * config.chunk_k(), x.a.k);
@@ -172,23 +173,17 @@ TEST(Fp4GemmPlan, SaysWhatIsLaunched) {
 }
 
 /// What SM120 has of them: FP4 beside bf16 and f16, a kernel for all numbers of rows, K undivided
-/// among blocks, A in 99 KiB.
+/// among blocks, A in 99 KiB or brought in parts.
 TEST(Fp4GemmPlan, OnSm120) {
   for (const char* const name : {"RTX PRO 6000", "RTX 5090", "GB10"}) {
     const cuda::Chip& chip = cuda::chip_named(name);
     test::for_each_fp4_pair([&](Recipe a, Recipe b) {
       for (const std::int64_t m : {1, 8, 9, 16}) {
         for (const std::int64_t n : {8, 4096, 14336}) {
-          for (const std::int64_t k : {32, 2880, 5120}) {
+          for (const std::int64_t k : {32, 2880, 5120, 28672}) {
             const GemmArguments x = imagined_product(m, n, k, a, b);
             const auto plan = plan_fp4_gemm(x, chip);
-            const auto chunks = static_cast<std::uint32_t>(ceil_div(k, std::int64_t{512}));
-            const std::uint32_t bytes =
-                memory_of_fp4({.b = b, .a = recipe_traits(a).element, .tokens = 16},
-                              static_cast<std::uint32_t>(m), chunks, 1)
-                    .total;
-            EXPECT_EQ(plan.has_value(), bytes <= 99 << 10) << m << " x " << n << " x " << k;
-            if (!plan) continue;
+            ASSERT_TRUE(plan) << m << " x " << n << " x " << k;
             SCOPED_TRACE(plan->str());
             expect_launchable(*plan, x, chip);
             EXPECT_EQ(kFp4GemmKernels[plan->kernel].tokens, 16);
@@ -201,15 +196,19 @@ TEST(Fp4GemmPlan, OnSm120) {
       return gemm_detail::plan_product(imagined_product(m, 512, 4096, a, b), chip).path();
     };
     using gemm_detail::GemmPath;
-    EXPECT_EQ(path(12, Recipe::f16, Recipe::nvfp4), GemmPath::fp4_few_rows);
-    EXPECT_EQ(path(13, Recipe::f16, Recipe::nvfp4), GemmPath::plain);  // more than 99 KiB
+    EXPECT_EQ(path(16, Recipe::f16, Recipe::nvfp4), GemmPath::fp4_few_rows);
     EXPECT_EQ(path(4, Recipe::fp8_1x128, Recipe::nvfp4), GemmPath::plain);
     EXPECT_EQ(path(4, Recipe::bf16, Recipe::mxfp8_e4m3), GemmPath::plain);
     EXPECT_EQ(path(4, Recipe::nvfp4, Recipe::nvfp4), GemmPath::plain);
   }
-  // Its multiprocessors are slow beside what a turn costs.
-  EXPECT_THAT(plan_fp4_gemm(imagined_product(4, 7168, 2048), cuda::chip_named("RTX 5090"))->str(),
-              HasSubstr("gemm_few_rows_nvfp4_bf16_16: 448 tiles of 16 rows of B, 3 a block"));
+  const auto text = [](std::int64_t m, std::int64_t n, std::int64_t k) {
+    return cuda::describe_gemm(imagined_product(m, n, k), cuda::chip_named("RTX 5090"));
+  };
+  EXPECT_EQ(text(4, 7168, 2048),
+            "gemm_few_rows_nvfp4_bf16_16_refilled: 448 tiles of 16 rows of B, 3 a block, K divided "
+            "among 4 warps; 150 x 384 threads, 24320 bytes shared\n"
+            "kernels for compute capability 12.0: compiled and emulated, never run on silicon\n");
+  EXPECT_THAT(text(16, 7168, 8192), HasSubstr(", A in 4 parts of K each turn\n"));
 }
 
 /// What the model chooses for the shapes of docs/log/gemm-fp4.md: blocks that divide K, warps that

@@ -73,7 +73,7 @@ TEST(EmulatedTrials, FewRowsAgreeUnlessAKernelIsWrong) {
     const auto plain = gemm_detail::plan_plain_gemm(trial.arguments(), chip);
     const std::vector<float> expected =
         trial.result_of(plain.product->shape, plain.product->kernel, plain.product->params);
-    EXPECT_GT(std::count_if(expected.begin(), expected.end(), [](float x) { return x > 0; }), 300);
+    EXPECT_GT(std::count_if(expected.begin(), expected.end(), [](float x) { return x > 0; }), 100);
     const auto plan = gemm_detail::plan_fp4_gemm(trial.arguments(), chip);
     ASSERT_TRUE(plan);
     ASSERT_EQ(plan->kernel, kernel);

@@ -95,14 +95,16 @@ std::vector<runtime::KernelSpec> kernel_specs() {
        .min_blocks_per_multiprocessor = kFewBlocksPerMultiprocessor},
       "blockscale::Fp8FewRowsParams"));
   for (int i = 0; i < kFp4GroupedKernels.kCount; ++i) {
-    gemm_detail::add_fp4_specs(
-        runtime::with_parameters<Fp4FewRowsParams>(
-            {.name = "grouped_" + gemm_detail::fp4_gemm_kernel_name(kFp4GroupedKernels[i]),
-             .header = "ops/grouped_gemm/kernels/fp4_few_rows.cuh",
-             .call = "blockscale::fp4_few_rows_grouped_kernel<blockscale::kFp4GroupedKernels[" +
-                     std::to_string(i) + "]>"},
-            "blockscale::Fp4FewRowsParams"),
-        kFp4GroupedKernels[i].is_of_sm120(), specs);
+    const runtime::KernelSpec spec = runtime::with_parameters<Fp4FewRowsParams>(
+        {.name = "grouped_" + gemm_detail::fp4_gemm_kernel_name(kFp4GroupedKernels[i]),
+         .header = "ops/grouped_gemm/kernels/fp4_few_rows.cuh",
+         .call = "blockscale::fp4_few_rows_grouped_kernel<blockscale::kFp4GroupedKernels[" +
+                 std::to_string(i) + "]>"},
+        "blockscale::Fp4FewRowsParams");
+    specs.push_back(gemm_detail::fp4_spec_for(false, spec));
+    if (kFp4GroupedKernels[i].is_pair_of_sm120()) {
+      specs.push_back(gemm_detail::fp4_spec_for(true, spec));
+    }
   }
   for (int i = 0; i < kFp4TilesKernels.kThatSumAll; ++i) {
     const Fp4TilesConfig c = kFp4TilesKernels[i];

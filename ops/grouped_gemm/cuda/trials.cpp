@@ -48,7 +48,7 @@ bool agrees_with_plain(const TrialGroups& of) {
 
 TrialGroups trial_groups_of_few_rows(int kernel) {
   const Fp4GemmConfig c = kFp4GroupedKernels[kernel];
-  return {gemm_detail::plain_recipe_of(c.a), c.b, kFp4GroupedRows + 3, 72, 1184};
+  return {gemm_detail::plain_recipe_of(c.a), c.b, kFp4GroupedRows + 3, 40, 672};
 }
 
 cuda::Trial trial_of_few_rows(std::size_t kernel) {
@@ -58,7 +58,7 @@ cuda::Trial trial_of_few_rows(std::size_t kernel) {
 std::vector<cuda::Trial> trials_on(const cuda::Chip& chip) {
   std::vector<cuda::Trial> trials;
   for (int i = 0; i < kFp4GroupedKernels.kCount && gemm_detail::is_sm120(chip); ++i) {
-    if (kFp4GroupedKernels[i].is_of_sm120()) {
+    if (kFp4GroupedKernels[i].is_pair_of_sm120()) {
       trials.push_back(trial_of_few_rows(fp4_few_rows_kernel(i)));
     }
   }

@@ -35,7 +35,7 @@ inline constexpr struct Fp4GroupedKernelList {
   BLOCKSCALE_HD constexpr int find(Recipe a, Recipe b, bool on_sm120) const {
     const int dense = kFp4GemmKernels.find(a, b, kFp4GroupedRows, false);
     for (int i = 0; i < kCount; ++i) {
-      if (dense == of_dense(i) && (!on_sm120 || (*this)[i].is_of_sm120())) return i;
+      if (dense == of_dense(i) && (!on_sm120 || (*this)[i].is_pair_of_sm120())) return i;
     }
     return -1;
   }

@@ -78,7 +78,7 @@ TEST(EmulatedGroupTrials, FewRowsAgreeUnlessAKernelIsWrong) {
   plain.plain_only = true;
   std::size_t tried = 0;
   for (int kernel = 0; kernel < kFp4GroupedKernels.kCount; ++kernel) {
-    if (!kFp4GroupedKernels[kernel].is_of_sm120()) continue;
+    if (!kFp4GroupedKernels[kernel].is_pair_of_sm120()) continue;
     ++tried;
     Trial trial(grouped_gemm_detail::trial_groups_of_few_rows(kernel));
     const GroupedPlan plan = trial.plan_on(chip);
