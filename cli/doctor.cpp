@@ -48,11 +48,13 @@ std::string gpu_text(const GpuInfo& gpu) {
   return "none: no NVIDIA driver (libcuda.so.1) and no /dev/nvidia* device";
 }
 
-/// Whether some kernel of this version is written for the device.
-bool has_kernels_for(const GpuDevice& device, const KernelListing& kernels) {
-  return std::any_of(kernels.packs.begin(), kernels.packs.end(), [&](const KernelPackInfo& pack) {
-    return architecture_runs_on(pack.architecture, device.compute_capability);
-  });
+/// The architecture of this version's kernels that runs on the device; empty if none does.
+std::string architecture_for(const GpuDevice& device, const KernelListing& kernels) {
+  const auto found =
+      std::find_if(kernels.packs.begin(), kernels.packs.end(), [&](const KernelPackInfo& pack) {
+        return architecture_runs_on(pack.architecture, device.compute_capability);
+      });
+  return found == kernels.packs.end() ? "" : found->architecture;
 }
 
 /// Where the kernels are that a GPU of this machine can run, or all where there is none.
@@ -74,8 +76,11 @@ std::string used_text(const CpuInfo& cpu, const GpuInfo& gpu, const KernelListin
   if (gpu.devices.empty()) return cpu_part + ", as there is no usable GPU";
   if (!gpu.problem.empty()) return cpu_part + "; not the GPU, as " + gpu.problem;
   for (const GpuDevice& device : gpu.devices) {
-    if (!has_kernels_for(device, kernels)) continue;
-    return cpu_part + "; the GPU for data that is in its memory (" + device.name + ")";
+    const std::string architecture = architecture_for(device, kernels);
+    if (architecture.empty()) continue;
+    const std::string gpu_part = "; the GPU for data that is in its memory (" + device.name + ")";
+    if (!is_emulated_only(architecture)) return cpu_part + gpu_part;
+    return cpu_part + gpu_part + ", by kernels for " + architecture + ": " + emulated_only_text();
   }
   return cpu_part + "; not the GPU, as this version has no kernels for " + gpu.devices.front().name;
 }

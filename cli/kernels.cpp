@@ -37,6 +37,7 @@ Json packs_json(const std::vector<KernelPackInfo>& packs) {
 Json kernel_json(const KernelInfo& kernel) {
   return {{"name", kernel.name},
           {"architecture", kernel.architecture},
+          {"emulated_only", is_emulated_only(kernel.architecture)},
           {"state", kernel_state_name(kernel.state)},
           {"registers", kernel.registers},
           {"spill_bytes", kernel.spill_bytes},
@@ -127,7 +128,9 @@ std::string listing_text(const KernelListing& listing) {
   }
   std::string text = table.str();
   for (const KernelPackInfo& pack : listing.packs) {
-    text += "Pack for " + pack.architecture + ": " + printable(pack_text(pack)) + "\n";
+    text += "Pack for " + pack.architecture + ": " + printable(pack_text(pack));
+    if (is_emulated_only(pack.architecture)) text += std::string("; ") + emulated_only_text();
+    text += "\n";
   }
   if (listing.cache.empty()) return text + "Cache: none, for want of a home folder\n";
   if (!listing.cache_problem.empty()) {

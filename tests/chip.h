@@ -14,6 +14,13 @@ inline cuda::Chip chip_of(int multiprocessors) {
   return chip;
 }
 
+/// An RTX 5090, likewise.
+inline cuda::Chip sm120_of(int multiprocessors) {
+  cuda::Chip chip = cuda::chip_named("RTX 5090");
+  chip.multiprocessors = multiprocessors;
+  return chip;
+}
+
 /// One of each architecture that kernels are compiled for.
 inline std::vector<cuda::Chip> chips_of_every_architecture() {
   std::vector<cuda::Chip> chips;

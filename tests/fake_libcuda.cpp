@@ -152,7 +152,7 @@ int cuDeviceGetAttribute(int* value, cu::DeviceAttribute attribute, int) {
       *value = fake().compute_capability % 10;
       return 0;
     case cu::DeviceAttribute::max_shared_bytes_per_block:
-      *value = fake().compute_capability / 10 == 12 ? 99 << 10 : 227 << 10;
+      *value = (fake().compute_capability / 10 == 12 ? 99 : 227) << 10;
       return 0;
   }
   return cu::kInvalidValue;
@@ -225,6 +225,13 @@ int cuThreadExchangeStreamCaptureMode(cu::CaptureMode* mode) {
   const int before = fake().capture_mode;
   fake().capture_mode = static_cast<int>(*mode);
   *mode = static_cast<cu::CaptureMode>(before);
+  return 0;
+}
+
+int cuStreamIsCapturing(cu::Stream stream, cu::CaptureStatus* status) {
+  ENTER("cuStreamIsCapturing");
+  *status = stream != nullptr && stream == fake().capturing ? cu::CaptureStatus::active
+                                                            : cu::CaptureStatus::none;
   return 0;
 }
 
@@ -344,6 +351,14 @@ int cuMemsetD8_v2(cu::DevicePointer to, unsigned char value, std::size_t bytes) 
 
 int cuMemcpyHtoD_v2(cu::DevicePointer to, const void* from, std::size_t bytes) {
   ENTER("cuMemcpyHtoD_v2");
+  std::byte* const at = bytes_at(to, bytes);
+  if (at == nullptr) return cu::kInvalidValue;
+  std::memcpy(at, from, bytes);
+  return 0;
+}
+
+int cuMemcpyHtoDAsync_v2(cu::DevicePointer to, const void* from, std::size_t bytes, cu::Stream) {
+  ENTER("cuMemcpyHtoDAsync_v2");
   std::byte* const at = bytes_at(to, bytes);
   if (at == nullptr) return cu::kInvalidValue;
   std::memcpy(at, from, bytes);

@@ -42,6 +42,7 @@ struct FakeCuda {
   std::map<std::array<std::string, 3>, int> attributes;
   int capture_mode = 0;
   int capture_mode_while_loading = -1;
+  void* capturing = nullptr;                               // a stream
   std::function<double(const FakeLaunch&)> milliseconds;   // that a launch takes; none: 1
   double clock = 0;                                        // of all streams, in milliseconds
   std::map<std::uint64_t, std::vector<std::byte>> memory;  // that is allocated, by its address
@@ -57,6 +58,7 @@ struct FakeCuda {
     attributes.clear();
     capture_mode = 0;
     capture_mode_while_loading = -1;
+    capturing = nullptr;
     milliseconds = nullptr;
   }
 };

@@ -134,9 +134,9 @@ class Cpu:
 
 
 class Gpu:
-    def __init__(self, architecture: str, kernels: list[str]) -> None:
+    def __init__(self, architecture: str, kernels: list[str], emulated_only: bool) -> None:
         chips, self.chip = CHIPS[architecture]
-        self.name = f"{chips} ({architecture})"
+        self.name = f"{chips} ({architecture}{', emulated only' if emulated_only else ''})"
         self.kernels = kernels
 
     def plans(self, recipe: str, **options: Any) -> bool:
@@ -199,9 +199,12 @@ def devices() -> list[Cpu | Gpu]:
     command = [sys.executable, "-m", "blockscale", "kernels", "list", "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     kernels: dict[str, list[str]] = {}
+    emulated_only: dict[str, bool] = {}
     for kernel in json.loads(done.stdout)["kernels"]:
         kernels.setdefault(kernel["architecture"], []).append(kernel["name"])
-    return [Cpu(), *(Gpu(name, kernels[name]) for name in sorted(kernels, key=architecture_order))]
+        emulated_only[kernel["architecture"]] = kernel["emulated_only"]
+    names = sorted(kernels, key=architecture_order)
+    return [Cpu(), *(Gpu(name, kernels[name], emulated_only[name]) for name in names)]
 
 
 def architecture_order(name: str) -> int:

@@ -3,9 +3,11 @@
 // A call validates its arguments, launches kernels on the caller's stream and returns: it takes no
 // device memory and does not synchronise, so it may be captured in a graph. The exception is the
 // first launch of a kernel on a device: the driver then brings its code there, which takes device
-// memory and may wait for work that the device has; load_kernels does so beforehand. A call runs on
-// the device that holds its output; the stream must belong to that device. The bytes are those of
-// the CPU. Kernels are launched with programmatic dependent launch: one may be resident while its
+// memory and may wait for work that the device has, and a kernel that only the emulator has run is
+// tried: if a small product has other bits than by a plain kernel, or in a capture, where nothing
+// can be tried, plain kernels take its place. load_kernels does both beforehand. A call runs on the
+// device that holds its output; the stream must belong to that device. The bytes are those of the
+// CPU. Kernels are launched with programmatic dependent launch: one may be resident while its
 // predecessors in the stream still run, and prefetch, but what came before the call has ended
 // before it reads what that may write, or writes. Values on the device are not read back: scales
 // that were given are taken as they are.
@@ -107,10 +109,11 @@ std::int64_t gemm_workspace_bytes(const GemmArguments& arguments);
 
 /// As blockscale::gemm, for every pair that it computes. FP8 recipes of e4m3 on both sides
 /// (fp8_tensor, fp8_row, all blocks and kinds of scale) have kernels of their own on devices of
-/// compute capability 9.0, the plain kernels compute all else. Sums of products, which tensor cores
-/// make, are scaled and added up in f32; docs/numerics.md has the error bounds. The same bits from
-/// run to run. A result that is quantized has the bytes of `quantize` of the f32 D of the same
-/// plan. Throws as `quantize` does.
+/// compute capability 9.0, and so have pairs with weights in FP4, and of few rows in MXFP8, that
+/// docs/numerics.md names, those of few rows in bf16 or f16 beside FP4 on 12.x as well; the plain
+/// kernels compute all else. Sums of products, which tensor cores make, are scaled and added up in
+/// f32; docs/numerics.md has the error bounds. The same bits from run to run. A result that is
+/// quantized has the bytes of `quantize` of the f32 D of the same plan. Throws as `quantize` does.
 void gemm(const GemmArguments& arguments, const Execution& execution = {});
 
 /// As blockscale::check_gemm, with the bound of the tensor cores that default_chip() computes the
@@ -132,8 +135,9 @@ std::int64_t grouped_gemm_workspace_bytes(const GroupedGemmArguments& arguments)
 /// lie on the device, and are not read back: a graph's replays may have others. FP8 recipes of e4m3
 /// on both sides, whose rows begin at multiples of 16 bytes, have kernels of their own on devices
 /// of compute capability 9.0, and so have groups of rows in bf16 or f16, and of at most 8 rows on
-/// average in FP8 of e4m3, with weights in nvfp4 or mxfp4; the plain kernels compute all else. The
-/// same bits from run to run, unless `adds`. Throws as `gemm` does.
+/// average in FP8 of e4m3, with weights in nvfp4 or mxfp4, those of at most 8 rows in bf16 or f16
+/// on 12.x as well; the plain kernels compute all else. The same bits from run to run, unless
+/// `adds`. Throws as `gemm` does.
 void grouped_gemm(const GroupedGemmArguments& arguments, const Execution& execution = {});
 
 /// What `grouped_gemm` launches, as describe_gemm.
@@ -180,10 +184,11 @@ enum class KernelsOf : std::uint8_t { all, quantize, dequantize, gemm, grouped_g
 
 /// Loads every kernel that calls of these operations may launch on a device, with its code: their
 /// first calls there then wait for nothing, and no graph's capture loads any. For servers, before
-/// they serve. How many kernels they are. Where a kernel is in no pack it is compiled by NVRTC,
-/// which takes seconds each, unless the cache has it. Throws invalid_argument if there is no such
-/// device, not_found without a GPU, unsupported for a chip without kernels or where neither pack
-/// nor NVRTC is there, and device.
+/// they serve. How many kernels they are. Those that only the emulator has run are tried, too, in
+/// milliseconds together: in a capture none can be, and plain kernels take their place. Where a
+/// kernel is in no pack it is compiled by NVRTC, which takes seconds each, unless the cache has it.
+/// Throws invalid_argument if there is no such device, not_found without a GPU, unsupported for a
+/// chip without kernels or where neither pack nor NVRTC is there, and device.
 int load_kernels(KernelsOf operations = KernelsOf::all, int device = 0);
 
 }  // namespace blockscale::cuda

@@ -14,6 +14,7 @@ struct Chip {
   int multiprocessors = 132;
   std::int64_t shared_bytes = 227 << 10;  // of a block, dynamic + static, with opt-in
   std::int64_t l2_bytes = 60 << 20;
+  bool plain_only = false;  // products go by plain kernels alone, whatever others there are
 
   friend bool operator==(const Chip&, const Chip&) = default;
 };

@@ -22,6 +22,11 @@ KernelCompilerInfo kernel_compiler_info();
 /// Whether kernels for `architecture` run on a device: sm_90a on 9.0 alone, sm_100f on 10.x.
 bool architecture_runs_on(const std::string& architecture, int compute_capability);
 
+/// Whether kernels for `architecture` have never run on such a chip, and the words for that:
+/// "compiled and emulated, never run on silicon".
+bool is_emulated_only(const std::string& architecture);
+const char* emulated_only_text() noexcept;
+
 /// Where a kernel of this library's list is, for who launches it next.
 enum class KernelState {
   packed,    // in the pack, from the sources of this library

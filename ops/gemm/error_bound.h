@@ -45,7 +45,7 @@ inline constexpr UsualError kUsualErrors[] = {
     {GemmPath::cpu_fused, "CPU, fused", {16, 48}, 0.49},
     {GemmPath::cpu_unfused, "CPU, unfused", {16, 48}, 0.49},
     {GemmPath::sm90_fp8, "sm_90, FP8", {16000, 104000}, 0.59},
-    {GemmPath::sm90_fp4, "sm_90, FP4", {6, 18}, 0.28},
+    {GemmPath::fp4_few_rows, "FP4, few rows", {6, 18}, 0.28},
     {GemmPath::sm90_fp4_tiles, "sm_90, FP4, many rows", {32, 1024}, 0.56},
     {GemmPath::sm120_block_scaled, "sm_120, block scales", {16, 512}, 0.44},
     {GemmPath::plain, "plain kernels", {8, 28}, 0.46},
@@ -140,7 +140,7 @@ constexpr double proven_error_of_block_scaled(Recipe recipe_a, Recipe recipe_b, 
 /// The c that no input exceeds, as long as what is summed stays among f32's normal numbers.
 constexpr double proven_error(GemmPath path, Recipe a, Recipe b, std::int64_t k) {
   if (path == GemmPath::plain) return proven_error_of_plain(a, b, k);
-  if (path == GemmPath::sm90_fp4) return proven_error_of_fp4(a, b, k);
+  if (path == GemmPath::fp4_few_rows) return proven_error_of_fp4(a, b, k);
   if (path == GemmPath::sm90_fp4_tiles) return proven_error_of_fp4_tiles(a, b, k);
   if (path == GemmPath::sm120_block_scaled) return proven_error_of_block_scaled(a, b, k);
   if (path == GemmPath::sm90_fp8) {

@@ -260,7 +260,7 @@ Codes scaled_step(Format form, Format of_tokens, Random& random,
 TEST(UsualError, OfScaledWeightsHoldsForUsualData) {
   Random random(34);
   const auto families = usual_families(random);
-  const ErrorLimit usual = gemm_detail::usual_error(GemmPath::sm90_fp4);
+  const ErrorLimit usual = gemm_detail::usual_error(GemmPath::fp4_few_rows);
   double largest = 0;
   for (const Format of_tokens : {Format::bf16, Format::f16, Format::e4m3}) {
     const Format form = of_tokens == Format::f16 ? Format::f16 : Format::bf16;
@@ -313,10 +313,13 @@ TEST(ProvenError, GrowsWithKAsF32Does) {
   EXPECT_NEAR(proven_error(GemmPath::plain, Recipe::bf16, Recipe::nvfp4, 4096), 9.5 + 272, 0.1);
   EXPECT_NEAR(proven_error(GemmPath::plain, Recipe::f16, Recipe::mxfp4, 4096), 8196 + 144, 0.2);
   EXPECT_NEAR(proven_error(GemmPath::plain, Recipe::f32, Recipe::mxfp4, 4096), 428, 0.5);
-  EXPECT_NEAR(proven_error(GemmPath::sm90_fp4, Recipe::bf16, Recipe::nvfp4, 4096), 79.5 + 48, 0.1);
-  EXPECT_NEAR(proven_error(GemmPath::sm90_fp4, Recipe::bf16, Recipe::mxfp4, 4096), 79.5 + 144, 0.1);
-  EXPECT_NEAR(proven_error(GemmPath::sm90_fp4, Recipe::f16, Recipe::nvfp4, 4096), 8256 + 48, 0.2);
-  EXPECT_NEAR(proven_error(GemmPath::sm90_fp4, kA, Recipe::mxfp4, 4096), 79.5 + 144, 0.1);
+  EXPECT_NEAR(proven_error(GemmPath::fp4_few_rows, Recipe::bf16, Recipe::nvfp4, 4096), 79.5 + 48,
+              0.1);
+  EXPECT_NEAR(proven_error(GemmPath::fp4_few_rows, Recipe::bf16, Recipe::mxfp4, 4096), 79.5 + 144,
+              0.1);
+  EXPECT_NEAR(proven_error(GemmPath::fp4_few_rows, Recipe::f16, Recipe::nvfp4, 4096), 8256 + 48,
+              0.2);
+  EXPECT_NEAR(proven_error(GemmPath::fp4_few_rows, kA, Recipe::mxfp4, 4096), 79.5 + 144, 0.1);
   EXPECT_NEAR(proven_error(GemmPath::cpu_fused, Recipe::bf16, Recipe::nvfp4, 256), 272, 0.1);
   EXPECT_EQ(proven_error(GemmPath::cpu_fused, Recipe::bf16, Recipe::nvfp4, 4096),
             proven_error(GemmPath::cpu_fused, Recipe::bf16, Recipe::nvfp4, 1 << 20));

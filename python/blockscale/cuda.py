@@ -9,7 +9,8 @@ from ._arrays import count
 def load_kernels(operations: str = "all", *, device: int = 0) -> int:
     """Loads every kernel that calls may launch on a device, with its code, which the driver
     otherwise brings there at a kernel's first launch: that one may wait for work that the device
-    has. For servers, before they serve, and before a graph is captured.
+    has. For servers, before they serve, and before a graph is captured. Kernels that only the
+    emulator has run are tried beside plain ones, too, which take the place of those that fail.
 
     Args:
         operations: "all", or the kernels of "quantize", "dequantize", "gemm", "grouped_gemm" or

@@ -81,4 +81,11 @@ const DriverTable& driver() {
   return table;
 }
 
+bool is_capturing(void* stream) {
+  auto status = cu::CaptureStatus::none;
+  const cu::Result asked =
+      driver().stream_is_capturing.status(static_cast<cu::Stream>(stream), &status);
+  return asked != cu::kSuccess || status != cu::CaptureStatus::none;
+}
+
 }  // namespace blockscale::runtime

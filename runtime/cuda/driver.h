@@ -50,6 +50,8 @@ enum class PointerAttribute : int { device_ordinal = 9 };
 
 enum class CaptureMode : int { global = 0, thread_local_ = 1, relaxed = 2 };
 
+enum class CaptureStatus : int { none = 0, active = 1, invalidated = 2 };
+
 enum class LaunchAttributeId : int {
   cluster_dimension = 4,
   programmatic_stream_serialization = 6,
@@ -159,6 +161,7 @@ class DriverTable : public DriverLibrary {
   F<void*, cu::DevicePointer, std::size_t, cu::Stream> copy_to_host{*this, "cuMemcpyDtoHAsync_v2"};
   F<cu::Stream> stream_synchronize{*this, "cuStreamSynchronize"};
   F<cu::CaptureMode*> exchange_capture_mode{*this, "cuThreadExchangeStreamCaptureMode"};
+  F<cu::Stream, cu::CaptureStatus*> stream_is_capturing{*this, "cuStreamIsCapturing"};
 
   /// The options of the just-in-time compiler and of libraries are not used.
   F<cu::Library*, const void*, void*, void**, unsigned, void*, void**, unsigned> library_load{
@@ -196,5 +199,24 @@ void require_usable(const DriverTable& table);
 
 /// find_driver(), checked once: throws as require_usable does and tries again at the next call.
 const DriverTable& driver();
+
+/// While it lives, what this thread does beside a graph's capture (loading a kernel) does not
+/// disturb it.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const DriverTable& table) : table_(table) {
+    table_.exchange_capture_mode(&mode_);
+  }
+  ~RelaxedCapture() { (void)table_.exchange_capture_mode.status(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  const DriverTable& table_;
+  cu::CaptureMode mode_ = cu::CaptureMode::relaxed;
+};
+
+/// Whether launches on a stream are captured, or cannot be asked for.
+bool is_capturing(void* stream);
 
 }  // namespace blockscale::runtime

@@ -294,6 +294,7 @@ TEST(DriverTypes, AreThoseOfCudaH) {
   EXPECT_SAME(copy_to_host, cuMemcpyDtoHAsync);
   EXPECT_SAME(stream_synchronize, cuStreamSynchronize);
   EXPECT_SAME(exchange_capture_mode, cuThreadExchangeStreamCaptureMode);
+  EXPECT_SAME(stream_is_capturing, cuStreamIsCapturing);
   EXPECT_SAME(library_load, cuLibraryLoadData);
   EXPECT_SAME(library_unload, cuLibraryUnload);
   EXPECT_SAME(library_kernel, cuLibraryGetKernel);
@@ -311,6 +312,7 @@ TEST(DriverTypes, OfMeasurementsAreThoseOfCudaH) {
   EXPECT_SAME_IN(MeasureTable, fill, cuMemsetD8_v2);
   EXPECT_SAME_IN(MeasureTable, copy_from_host, cuMemcpyHtoD_v2);
   EXPECT_SAME_IN(MeasureTable, copy_to_host, cuMemcpyDtoH_v2);
+  EXPECT_SAME_IN(MeasureTable, copy_from_host_in_stream, cuMemcpyHtoDAsync_v2);
   EXPECT_SAME_IN(MeasureTable, context_synchronize, cuCtxSynchronize);
   EXPECT_SAME_IN(MeasureTable, stream_create, cuStreamCreate);
   EXPECT_SAME_IN(MeasureTable, stream_destroy, cuStreamDestroy_v2);
@@ -360,6 +362,8 @@ TEST(DriverTypes, HaveTheLayoutOfCudaH) {
   EXPECT_TRUE(same(cu::PointerAttribute::device_ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL));
   EXPECT_TRUE(same(cu::CaptureMode::thread_local_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
   EXPECT_TRUE(same(cu::CaptureMode::relaxed, CU_STREAM_CAPTURE_MODE_RELAXED));
+  EXPECT_TRUE(same(cu::CaptureStatus::none, CU_STREAM_CAPTURE_STATUS_NONE));
+  EXPECT_TRUE(same(cu::CaptureStatus::active, CU_STREAM_CAPTURE_STATUS_ACTIVE));
   EXPECT_TRUE(
       same(cu::LaunchAttributeId::cluster_dimension, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION));
   EXPECT_TRUE(same(cu::LaunchAttributeId::programmatic_stream_serialization,

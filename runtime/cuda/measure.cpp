@@ -76,6 +76,16 @@ void DeviceBuffer::copy_to_host(void* to, std::size_t bytes, std::size_t offset)
   if (bytes > 0) table().copy_to_host(to, address_ + offset, bytes);
 }
 
+void DeviceBuffer::copy_from_host(const DeviceStream& stream, const void* from, std::size_t bytes) {
+  table().copy_from_host_in_stream(address_, from, bytes, stream_of(stream));
+  stream.wait();
+}
+
+void DeviceBuffer::copy_to_host(const DeviceStream& stream, void* to, std::size_t bytes) const {
+  driver().copy_to_host(to, address_, bytes, stream_of(stream));
+  stream.wait();
+}
+
 void wait_for_device() {
   table().context_synchronize();
 }

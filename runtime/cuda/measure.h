@@ -1,5 +1,5 @@
-// Memory, streams and times of a CUDA device, for tests and benchmarks: the library itself neither
-// allocates nor waits.
+// Memory, streams and times of a CUDA device, for tests, benchmarks and trials of kernels: the
+// library's calls else neither allocate nor wait.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,8 @@
 #include <vector>
 
 namespace blockscale::runtime {
+
+class DeviceStream;
 
 /// Memory of the current device, freed with the object.
 class DeviceBuffer {
@@ -33,6 +35,9 @@ class DeviceBuffer {
   void fill(unsigned char value);
   void copy_from_host(const void* from, std::size_t bytes, std::size_t offset = 0);
   void copy_to_host(void* to, std::size_t bytes, std::size_t offset = 0) const;
+  /// The same in a stream, and no other is waited for.
+  void copy_from_host(const DeviceStream& stream, const void* from, std::size_t bytes);
+  void copy_to_host(const DeviceStream& stream, void* to, std::size_t bytes) const;
 
  private:
   unsigned long long address_ = 0;

@@ -1,4 +1,5 @@
-// The driver's functions that only tests and benchmarks need, through runtime/cuda/measure.h.
+// The driver's functions that only tests, benchmarks and trials of kernels need, through
+// runtime/cuda/measure.h.
 #pragma once
 
 #include <cstddef>
@@ -23,6 +24,8 @@ class MeasureTable : public DriverLibrary {
   F<cu::DevicePointer, unsigned char, std::size_t> fill{*this, "cuMemsetD8_v2"};
   F<cu::DevicePointer, const void*, std::size_t> copy_from_host{*this, "cuMemcpyHtoD_v2"};
   F<void*, cu::DevicePointer, std::size_t> copy_to_host{*this, "cuMemcpyDtoH_v2"};
+  F<cu::DevicePointer, const void*, std::size_t, cu::Stream> copy_from_host_in_stream{
+      *this, "cuMemcpyHtoDAsync_v2"};
   F<> context_synchronize{*this, "cuCtxSynchronize"};
   F<cu::Stream*, unsigned> stream_create{*this, "cuStreamCreate"};
   F<cu::Stream> stream_destroy{*this, "cuStreamDestroy_v2"};

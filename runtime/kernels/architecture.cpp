@@ -30,6 +30,14 @@ bool runs_on(const std::string& architecture, int compute_capability) {
   return Architecture::of(architecture).runs_on(compute_capability);
 }
 
+bool is_emulated_only(int compute_capability) {
+  return compute_capability != 90;
+}
+
+int most_cluster_blocks(int compute_capability) {
+  return compute_capability / 10 == 12 ? 1 : 8;
+}
+
 std::string compute_capability_text(int compute_capability) {
   return std::to_string(compute_capability / 10) + "." + std::to_string(compute_capability % 10);
 }

@@ -20,6 +20,13 @@ struct Architecture {
 
 bool runs_on(const std::string& architecture, int compute_capability);
 
+/// Whether kernels for such chips are compiled and emulated, and have never run on one.
+bool is_emulated_only(int compute_capability);
+inline constexpr const char* kEmulatedOnly = "compiled and emulated, never run on silicon";
+
+/// That kernels of the library have: 1 on 12.x, where nothing is brought to several at a time.
+int most_cluster_blocks(int compute_capability);
+
 /// 90 as "9.0".
 std::string compute_capability_text(int compute_capability);
 

@@ -13,21 +13,6 @@ namespace {
 constexpr std::uint32_t kDefaultSharedBytes = 48 << 10;  // without opt-in
 constexpr std::uint64_t kPortableClusterBlocks = 8;
 
-/// While it lives, loading a kernel does not disturb a graph capture that runs in this thread.
-class RelaxedCapture {
- public:
-  explicit RelaxedCapture(const DriverTable& table) : table_(table) {
-    table_.exchange_capture_mode(&mode_);
-  }
-  ~RelaxedCapture() { (void)table_.exchange_capture_mode.status(&mode_); }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
- private:
-  const DriverTable& table_;
-  cu::CaptureMode mode_ = cu::CaptureMode::relaxed;
-};
-
 std::string text(const Dim3& shape) {
   return std::to_string(shape.x) + " x " + std::to_string(shape.y) + " x " +
          std::to_string(shape.z);
@@ -173,13 +158,22 @@ std::string KernelSet::chips() const {
   return text;
 }
 
-const Kernel& KernelSet::get(std::size_t index, int compute_capability) {
+std::size_t KernelSet::find_or_throw(std::size_t index, int compute_capability) const {
   const std::size_t found = find(index, compute_capability);
   if (found == specs_.size()) [[unlikely]] {
     throw Error(
         ErrorCode::unsupported, "kernel " + specs_[first_[index]].name,
         "is not compiled for compute capability " + compute_capability_text(compute_capability));
   }
+  return found;
+}
+
+const KernelSpec& KernelSet::spec(std::size_t index, int compute_capability) const {
+  return specs_[find_or_throw(index, compute_capability)];
+}
+
+const Kernel& KernelSet::get(std::size_t index, int compute_capability) {
+  const std::size_t found = find_or_throw(index, compute_capability);
   Slot& slot = slots_[found];
   if (const Kernel* const kernel = slot.kernel.load(std::memory_order_acquire)) return *kernel;
   const std::lock_guard lock(slot.loading);

@@ -56,6 +56,8 @@ class KernelSet {
   /// Whether kernel `index`, or any kernel, is there for a chip of this compute capability.
   bool has(std::size_t index, int compute_capability) const;
   bool has_any(int compute_capability) const;
+  /// Kernel `index` for such a chip. Throws `unsupported` if it is not there.
+  const KernelSpec& spec(std::size_t index, int compute_capability) const;
   /// The chips that there are kernels for: "9.0, 10.x and 12.x".
   std::string chips() const;
   /// Thread-safe; costs an atomic load once the kernel is loaded. Throws `unsupported` if it is not
@@ -74,6 +76,7 @@ class KernelSet {
 
   /// The number of the kernel's spec for such a chip; that of all specs where there is none.
   std::size_t find(std::size_t index, int compute_capability) const;
+  std::size_t find_or_throw(std::size_t index, int compute_capability) const;
 
   std::vector<KernelSpec> specs_;
   std::vector<Architecture> architectures_;  // of each

@@ -49,15 +49,18 @@ void check(const KernelSpec& spec) {
 
 }  // namespace
 
+void add_for_architectures(const KernelSpec& spec, std::span<const char* const> architectures,
+                           std::vector<KernelSpec>& specs) {
+  for (const char* const architecture : architectures) {
+    specs.push_back(spec);
+    specs.back().architecture = architecture;
+  }
+}
+
 std::vector<KernelSpec> for_architectures(const std::vector<KernelSpec>& specs,
                                           std::span<const char* const> architectures) {
   std::vector<KernelSpec> result;
-  for (const KernelSpec& spec : specs) {
-    for (const char* const architecture : architectures) {
-      result.push_back(spec);
-      result.back().architecture = architecture;
-    }
-  }
+  for (const KernelSpec& spec : specs) add_for_architectures(spec, architectures, result);
   return result;
 }
 

@@ -42,6 +42,9 @@ KernelSpec with_parameters(KernelSpec spec, std::string name) {
 /// wants them.
 std::vector<KernelSpec> for_architectures(const std::vector<KernelSpec>& specs,
                                           std::span<const char* const> architectures);
+/// Likewise of one, behind `specs`.
+void add_for_architectures(const KernelSpec& spec, std::span<const char* const> architectures,
+                           std::vector<KernelSpec>& specs);
 
 /// The source that is compiled for this kernel. Throws invalid_argument, naming the kernel, if the
 /// description is not well formed.

@@ -63,6 +63,25 @@ def test_without_pack_cache_and_compiler(program: Program, tmp_path: pathlib.Pat
         assert " kernels would be compiled at their first launch" in with_nvrtc
 
 
+def test_what_only_the_emulator_has_run_is_named(program: Program, fake_driver: str):
+    words = "compiled and emulated, never run on silicon"
+    kernels = program("kernels", "list", "--json").json()["kernels"]
+    assert {kernel["architecture"] for kernel in kernels if not kernel["emulated_only"]} == {
+        "sm_90a"
+    }
+    assert program("kernels", "list").out.count(words) == 2
+    for capability, times in (("90", 0), ("120", 1)):
+        fake = {
+            "BLOCKSCALE_LIBCUDA": fake_driver,
+            "BLOCKSCALE_FAKE_CUDA_CAPABILITY": capability,
+        }
+        text = " ".join(program("doctor", **fake).out.split())
+        assert text.count(words) == times
+    plan = ("bench", "gemm", "--device", "cuda", "--plan", "-m", "4", "--chip")
+    assert words in program.ok(*plan, "RTX 5090")
+    assert words not in program.ok(*plan, "H200")
+
+
 def test_a_cache_that_others_can_write(program: Program, tmp_path: pathlib.Path):
     tmp_path.chmod(0o777)
     environment = {"BLOCKSCALE_CACHE": str(tmp_path)}

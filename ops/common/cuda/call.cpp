@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <string>
+#include <utility>
 
 #include "blockscale/error.h"
 
@@ -60,6 +61,12 @@ const Chip& checked(const Chip& chip, const runtime::KernelSet& kernels) {
     throw Error(ErrorCode::unsupported, "chip", "is " + refusal(kernels, chip));
   }
   return chip;
+}
+
+std::string with_proof(std::string text, const Chip& chip) {
+  if (!runtime::is_emulated_only(chip.architecture)) return text;
+  return std::move(text) + "kernels for compute capability " +
+         runtime::compute_capability_text(chip.architecture) + ": " + runtime::kEmulatedOnly + "\n";
 }
 
 Execution with_workspace(const Execution& execution, std::int64_t needed) {

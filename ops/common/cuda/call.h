@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "blockscale/cuda.h"
 #include "blockscale/device.h"
@@ -39,6 +40,9 @@ class CallDevice {
 /// `unsupported` for one that none of
 /// the kernels runs on.
 const Chip& checked(const Chip& chip, const runtime::KernelSet& kernels);
+
+/// The text of a plan, and whether kernels for such a chip have ever run on one.
+std::string with_proof(std::string text, const Chip& chip);
 
 /// `execution`, with a workspace of `needed` bytes from its source where it has none.
 Execution with_workspace(const Execution& execution, std::int64_t needed);

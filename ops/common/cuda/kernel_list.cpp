@@ -1,14 +1,18 @@
 #include "ops/common/cuda/kernel_list.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "blockscale/cuda.h"
 #include "ops/common/cuda/call.h"
+#include "ops/common/cuda/trials.h"
 #include "ops/gemm/cuda/launch.h"
 #include "ops/gemm/cuda/plain_plan.h"
 #include "ops/gemm/cuda/plan.h"
+#include "ops/gemm/cuda/trials.h"
 #include "ops/grouped_gemm/cuda/launch.h"
 #include "ops/grouped_gemm/cuda/specs.h"
+#include "ops/grouped_gemm/cuda/trials.h"
 #include "ops/moe/cuda/launch.h"
 #include "ops/moe/cuda/specs.h"
 #include "ops/quantize/cuda/dequantize_plan.h"
@@ -67,8 +71,13 @@ int cuda::load_kernels(KernelsOf operations, int device) {
   const DeviceTraits& chip = devices().at(static_cast<std::size_t>(device));
   require_kernels_for(quantize_detail::quantize_kernels(), chip, "device");
   int count = 0;
-  for (runtime::KernelSet* const set : kernels_of(operations)) {
-    count += set->load_all(chip.architecture);
+  const std::vector<runtime::KernelSet*> sets = kernels_of(operations);
+  for (runtime::KernelSet* const set : sets) count += set->load_all(chip.architecture);
+  for (const auto& trials : {gemm_detail::trials_on(chip), grouped_gemm_detail::trials_on(chip)}) {
+    for (const Trial& trial : trials) {
+      const bool is_of_these = std::find(sets.begin(), sets.end(), trial.kernels) != sets.end();
+      if (is_of_these) (void)Trials::instance().passed(trial, device, nullptr);
+    }
   }
   return count;
 }

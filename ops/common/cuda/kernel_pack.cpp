@@ -213,6 +213,14 @@ bool architecture_runs_on(const std::string& architecture, int compute_capabilit
   return runtime::runs_on(architecture, compute_capability);
 }
 
+bool is_emulated_only(const std::string& architecture) {
+  return runtime::is_emulated_only(runtime::Architecture::of(architecture).number);
+}
+
+const char* emulated_only_text() noexcept {
+  return runtime::kEmulatedOnly;
+}
+
 KernelCompilerInfo kernel_compiler_info() {
   KernelCompilerInfo info;
   try {

@@ -11,7 +11,7 @@
 namespace blockscale {
 namespace {
 
-using KernelsGpu = test::OnHopper;
+using KernelsGpu = test::OnGpu;
 
 TEST_F(KernelsGpu, ComeFromThePack) {
   const int capability = cuda::current_device().architecture;

@@ -20,6 +20,7 @@
 #include "ops/gemm/cuda/plan.h"
 #include "ops/gemm/cuda/problem.h"
 #include "ops/gemm/cuda/transform.h"
+#include "ops/gemm/cuda/trials.h"
 #include "ops/gemm/cuda/tuning.h"
 #include "ops/gemm/validate.h"
 #include "ops/quantize/cuda/kernel_sets.h"
@@ -74,6 +75,14 @@ cuda::CallDevice device_of_call(const GemmArguments& x, const cuda::Execution& e
     device.add(argument, pointer);
   });
   return device;
+}
+
+const cuda::Chip& chip_of_call(const GemmArguments& x, const cuda::CallDevice& device,
+                               const cuda::Execution& execution) {
+  return cuda::chip_of_call(device, plain_kernels(), execution,
+                            [&](const cuda::Chip& chip, const auto& visit) {
+                              for_each_trial(plan_product(x, chip), visit);
+                            });
 }
 
 void launch_plan(const Fp8GemmPlan& plan, const cuda::Execution& execution) {
@@ -246,9 +255,8 @@ void launch_behind(const ProductPlan& plan, const cuda::Execution& execution) {
 /// A product of validated arguments whose D is in the workspace first: multiply(arguments of that,
 /// execution), then what becomes of its numbers.
 template <class Multiply>
-void multiply_to_workspace(const GemmArguments& x, cuda::CallDevice& device,
+void multiply_to_workspace(const GemmArguments& x, const cuda::Chip& chip, cuda::CallDevice& device,
                            const cuda::Execution& execution, const Multiply& multiply) {
-  const cuda::Chip& chip = device.chip(plain_kernels());
   ProductPlan plan = plan_product(x, chip, execution.workspace);
   const cuda::Execution with = cuda::with_workspace(execution, plan.workspace_bytes);
   if (with.workspace != execution.workspace) plan = plan_product(x, chip, with.workspace);
@@ -271,9 +279,9 @@ std::optional<LaunchedPlan> plan_and_launch(const GemmArguments& arguments, cons
   const GemmArguments x = validated(arguments, {});
   cuda::CallDevice device = device_of_call(x, execution);
   if (!device.is_known()) return std::nullopt;
-  const cuda::Chip& chip = device.chip(plain_kernels());
+  const cuda::Chip& chip = chip_of_call(x, device, execution);
   if (is_in_workspace(x, chip)) {
-    multiply_to_workspace(x, device, execution, [&](const auto& product, const auto& rest) {
+    multiply_to_workspace(x, chip, device, execution, [&](const auto& product, const auto& rest) {
       (void)plan_and_launch(product, choose, rest);
     });
     return std::nullopt;
@@ -375,7 +383,8 @@ void launch_plain_gemm(const GemmArguments& arguments, const std::optional<Plain
   cuda::CallDevice device = device_of_call(x, execution);
   if (!device.is_known()) return;
   if (is_transformed(x)) {
-    multiply_to_workspace(x, device, execution, [&](const auto& product, const auto& rest) {
+    const cuda::Chip& chip = device.chip(plain_kernels());
+    multiply_to_workspace(x, chip, device, execution, [&](const auto& product, const auto& rest) {
       launch_plain_gemm(product, tile, rest);
     });
   } else {
@@ -388,8 +397,10 @@ void launch_plain_gemm(const GemmArguments& arguments, const std::optional<Plain
 namespace cuda {
 
 std::int64_t gemm_workspace_bytes(const GemmArguments& arguments) {
-  return gemm_detail::plan_product(gemm_detail::validated(arguments, {}), default_chip())
-      .workspace_bytes;
+  const GemmArguments x = gemm_detail::validated(arguments, {});
+  return workspace_bytes_on(default_chip(), [&](const Chip& chip) {
+    return gemm_detail::plan_product(x, chip).workspace_bytes;
+  });
 }
 
 void gemm(const GemmArguments& arguments, const Execution& execution) {
@@ -409,7 +420,7 @@ void gemm(const GemmArguments& arguments, const Execution& execution) {
 
 std::string describe_gemm(const GemmArguments& arguments, const Chip& chip) {
   const Chip& of = checked(chip, gemm_detail::plain_kernels());
-  return gemm_detail::text_of_plan(gemm_detail::validated(arguments, {}), of);
+  return with_proof(gemm_detail::text_of_plan(gemm_detail::validated(arguments, {}), of), of);
 }
 
 }  // namespace cuda

@@ -157,7 +157,7 @@ bool has_fp8_kernel(Recipe a, Recipe b, const cuda::Chip& chip) {
     const RecipeTraits& t = recipe_traits(recipe);
     return t.family == Family::fp8 && t.element == Format::e4m3;
   };
-  return is_fp8(a) && is_fp8(b) && runtime::runs_on(kWgmmaArchitectures[0], chip.architecture);
+  return is_fp8(a) && is_fp8(b) && has_kernels_of(kWgmmaArchitectures[0], chip);
 }
 
 namespace {

@@ -34,6 +34,10 @@ void check_chip(const cuda::Chip& chip) {
 
 }  // namespace
 
+bool has_kernels_of(const char* architecture, const cuda::Chip& chip) {
+  return !chip.plain_only && runtime::runs_on(architecture, chip.architecture);
+}
+
 void check_size(const char* argument, std::int64_t value) {
   if (value < kMostElements) return;
   throw Error(ErrorCode::unsupported, argument,

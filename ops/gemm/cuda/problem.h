@@ -16,6 +16,10 @@ inline constexpr std::int64_t kMostElements = std::int64_t{1} << 31;  // of a di
 /// that they do not run on, and sizes beyond what kernels and tensor copies count.
 void check_problem(const GemmArguments& validated, const cuda::Chip& chip);
 
+/// Whether kernels beside the plain ones that are compiled for an architecture are there for a
+/// chip.
+bool has_kernels_of(const char* architecture, const cuda::Chip& chip);
+
 /// Throws `unsupported` for 2^31 and more.
 void check_size(const char* argument, std::int64_t value);
 

@@ -7,10 +7,10 @@
 #include <string>
 #include <variant>
 
+#include "ops/gemm/cuda/fp4_plan.h"
 #include "ops/gemm/cuda/plain_plan.h"
 #include "ops/gemm/cuda/plan.h"
 #include "ops/gemm/cuda/sm120/block_scaled_plan.h"
-#include "ops/gemm/cuda/sm90/fp4_plan.h"
 #include "ops/gemm/cuda/sm90/fp4_tiles_plan.h"
 #include "ops/gemm/cuda/transform.h"
 #include "ops/gemm/path.h"

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "blockscale/cuda.h"
+#include "models/testing.h"
 #include "ops/common/cuda/kernel_list.h"
 #include "ops/gemm/kernels/sm120/block_scaled_params.h"
 #include "tests/fake_libcuda.h"
@@ -30,10 +31,13 @@ class BlockScaledDriverCalls : public testing::Test {
   }
   static void TearDownTestSuite() { pack_.reset(); }
   void SetUp() override {
+    setenv("BLOCKSCALE_CACHE", (folder_ / "cache").c_str(), 1);
     fake_.reset();
     fake_.compute_capability = 120;
     fake_.parameter_bytes = 64;
   }
+
+  void TearDown() override { unsetenv("BLOCKSCALE_CACHE"); }
 
   /// Memory of a device in the fake, a part of its own for each number.
   static std::byte* memory(int part) {
@@ -51,10 +55,13 @@ class BlockScaledDriverCalls : public testing::Test {
     x.d = {memory(4), Format::bf16, m, 256};
     return x;
   }
+  /// Of a call whose kernel has been tried.
   std::vector<FakeLaunch> launches_of(const GemmArguments& x) {
-    fake_.calls.clear();
-    fake_.launches.clear();
-    cuda::gemm(x, {.workspace = memory(5), .workspace_bytes = cuda::gemm_workspace_bytes(x)});
+    for (int call = 0; call < 2; ++call) {
+      fake_.calls.clear();
+      fake_.launches.clear();
+      cuda::gemm(x, {.workspace = memory(5), .workspace_bytes = cuda::gemm_workspace_bytes(x)});
+    }
     return fake_.launches;
   }
   std::vector<std::string> kernels_of(const GemmArguments& x) {
@@ -64,6 +71,7 @@ class BlockScaledDriverCalls : public testing::Test {
   }
 
   inline static std::unique_ptr<test::FakePack> pack_;
+  test::ScratchFolder folder_;
   test::FakeCuda& fake_ = test::fake_cuda(BLOCKSCALE_FAKE_LIBCUDA);
 };
 
@@ -75,7 +83,6 @@ TEST_F(BlockScaledDriverCalls, ARepeatedCallLaunchesTheSame) {
   EXPECT_THAT(first[0].grid, ElementsAre(6u, 1u, 1u));
   EXPECT_TRUE(first[0].programmatic_dependent_launch);
   EXPECT_LE(first[0].dynamic_shared_bytes, 99u << 10);
-  EXPECT_EQ(fake_.calls["cuTensorMapEncodeTiled"], 3);
   for (int repeat = 0; repeat < 2; ++repeat) {
     const std::vector<FakeLaunch> again = launches_of(x);
     ASSERT_EQ(again.size(), 1u);

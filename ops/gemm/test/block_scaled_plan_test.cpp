@@ -176,7 +176,8 @@ TEST(BlockScaledPlan, SaysWhatIsLaunched) {
       text(4096, Recipe::nvfp4, Recipe::nvfp4, ScaleLayout::swizzled_128x4),
       "gemm_block_scaled_nvfp4_nvfp4_128x128: 1024 tiles of 128 x 128, 32 stages of 128 of K; "
       "A's scales by words, B's by atoms; 170 x 288 threads, 4 stages, 91136 bytes shared, stored "
-      "as boxes; compiled and emulated, never run on silicon\n");
+      "as boxes\n"
+      "kernels for compute capability 12.0: compiled and emulated, never run on silicon\n");
   EXPECT_THAT(text(8, Recipe::fp8_row, Recipe::fp8_row, ScaleLayout::row_major),
               HasSubstr("gemm_block_scaled_fp8_fp8_32x128: 32 tiles of 32 x 128, 32 stages of 128 "
                         "of K; A's scales at the end, B's at the end; 32 x 288 threads, 4 stages"));

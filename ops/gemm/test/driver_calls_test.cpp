@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "blockscale/cuda.h"
+#include "ops/gemm/cuda/fp4_plan.h"
 #include "ops/gemm/cuda/plan.h"
-#include "ops/gemm/cuda/sm90/fp4_plan.h"
 #include "ops/gemm/cuda/sm90/fp4_tiles_plan.h"
 #include "ops/gemm/kernels/params.h"
 #include "ops/quantize/cuda/plan.h"

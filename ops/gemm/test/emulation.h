@@ -8,10 +8,10 @@
 
 #include "blockscale/tensor.h"
 #include "device/emulator/emulator.h"
+#include "ops/gemm/cuda/fp4_plan.h"
 #include "ops/gemm/cuda/plain_plan.h"
 #include "ops/gemm/cuda/plan.h"
 #include "ops/gemm/cuda/sm120/block_scaled_plan.h"
-#include "ops/gemm/cuda/sm90/fp4_plan.h"
 #include "ops/gemm/cuda/sm90/fp4_tiles_plan.h"
 
 namespace blockscale::test {

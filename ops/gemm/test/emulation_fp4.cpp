@@ -1,5 +1,5 @@
 // The kernels of products with weights in FP4 as host functions.
-#include "ops/gemm/kernels/sm90/fp4_few_rows.cuh"
+#include "ops/gemm/kernels/fp4_few_rows.cuh"
 #include "ops/gemm/kernels/sm90/fp4_tiles.cuh"
 #include "ops/gemm/test/emulation.h"
 

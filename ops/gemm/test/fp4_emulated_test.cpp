@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "device/emulator/emulator.h"
-#include "ops/gemm/cuda/sm90/fp4_plan.h"
+#include "ops/gemm/cuda/fp4_plan.h"
 #include "ops/gemm/test/emulation.h"
 #include "ops/gemm/test/plain_emulation.h"
 #include "ops/gemm/test/plain_problem.h"
@@ -42,9 +42,10 @@ using Change = std::function<void(Fp4GemmParams&)>;
 
 /// Runs a problem, whose launch `change` may spoil. False if the emulator has something to report.
 bool run(PlainOperands& operands, const emulator::Options& options,
-         std::optional<Fp4Division> division = std::nullopt, const Change& change = nullptr) {
+         std::optional<Fp4Division> division = std::nullopt, const Change& change = nullptr,
+         const cuda::Chip& chip = test::chip_of(3)) {
   const GemmArguments x = gemm_detail::validated(operands.arguments(), {});
-  const std::optional<Fp4GemmPlan> plan = gemm_detail::plan_fp4_gemm(x, test::chip_of(3), division);
+  const std::optional<Fp4GemmPlan> plan = gemm_detail::plan_fp4_gemm(x, chip, division);
   if (!plan) {
     ADD_FAILURE() << "no kernel of few rows";
     return false;
@@ -55,12 +56,12 @@ bool run(PlainOperands& operands, const emulator::Options& options,
 }
 
 gemm_detail::ErrorLimit limit_of(const PlainProblem& p) {
-  return test::limit_of(p, gemm_detail::GemmPath::sm90_fp4);
+  return test::limit_of(p, gemm_detail::GemmPath::fp4_few_rows);
 }
 
 void check(const PlainProblem& p, const emulator::Options& options = emulator::in_order(),
            std::optional<Fp4Division> division = std::nullopt) {
-  test::check_emulated(p, gemm_detail::GemmPath::sm90_fp4,
+  test::check_emulated(p, gemm_detail::GemmPath::fp4_few_rows,
                        [&](PlainOperands& operands) { return run(operands, options, division); });
 }
 
@@ -127,6 +128,33 @@ TEST(EmulatedFp4Gemm, Divisions) {
       const std::int64_t m = seed % 2 == 0 ? 2 : 13;
       check(problem_of(a, b, m, 136, 1696), emulator::random_order(seed++), division);
     }
+  });
+}
+
+/// The kernels that SM120 has, with what it has of shared memory and instructions; A in shared
+/// memory, and in parts, as many as a smaller one holds, or of two chunks for two warps.
+TEST(EmulatedFp4Gemm, OnSm120) {
+  cuda::Chip chip = test::sm120_of(3);
+  std::optional<Fp4Division> division;
+  const auto check_on_sm120 = [&](const PlainProblem& p, std::uint64_t seed) {
+    test::check_emulated(p, gemm_detail::GemmPath::fp4_few_rows, [&](PlainOperands& operands) {
+      return run(operands, emulator::random_order(seed), division, nullptr, chip);
+    });
+  };
+  test::for_each_fp4_pair([&](Recipe a, Recipe b) {
+    PlainProblem p = problem_of(a, b, 3, 40, 96);
+    p.exact = true;
+    check_on_sm120(p, 1);
+    p = problem_of(a, b, 13, 50, 1184);
+    p.b_layout = ScaleLayout::swizzled_128x4;
+    p.bias = true;
+    check_on_sm120(p, 2);
+    chip.shared_bytes = 24 << 10;
+    check_on_sm120(p, 3);
+    chip = test::sm120_of(3);
+    division = Fp4Division{.warps_k = 2, .block_tiles = 2, .part_chunks = 2};
+    check_on_sm120(p, 4);
+    division.reset();
   });
 }
 
@@ -314,7 +342,7 @@ TEST(EmulatedFp4Gemm, LargeScalesOfAllTokens) {
 
 /// What a kernel that is wrong in one place gives.
 TEST(EmulatedFp4Gemm, MutantsAreRejected) {
-  constexpr auto kPath = gemm_detail::GemmPath::sm90_fp4;
+  constexpr auto kPath = gemm_detail::GemmPath::fp4_few_rows;
   const auto run_changed = [](PlainOperands& operands, const Change& change) {
     return run(operands, emulator::in_order(), std::nullopt, change);
   };

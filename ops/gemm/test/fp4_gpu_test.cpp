@@ -19,21 +19,42 @@ namespace {
 
 using gemm_detail::Fp4Division;
 using gemm_detail::GemmPath;
-using test::for_each_few_rows_pair;
 using test::InputFamily;
 using test::OnDevice;
 using test::PlainProblem;
 using test::problem_of;
 
-class CudaGpuFp4Gemm : public test::OnHopper {};
+class CudaGpuFp4Gemm : public test::OnGpu {
+ protected:
+  void SetUp() override {
+    OnGpu::SetUp();
+    if (IsSkipped()) return;
+    const auto& device = cuda::current_device();
+    if (!gemm_detail::has_fp4_kernels(device)) GTEST_SKIP() << "no such kernels: " << device.name;
+  }
+};
+
+bool is_on_sm120() {
+  return gemm_detail::is_sm120(cuda::current_device());
+}
+
+/// The pairs that have a kernel on this GPU.
+template <class Body>
+void for_each_pair(const Body& body) {
+  if (is_on_sm120()) {
+    test::for_each_fp4_pair(body);
+  } else {
+    test::for_each_few_rows_pair(body);
+  }
+}
 
 /// The largest error, as a part of what is allowed, of a fresh product by the door.
 double share_of(OnDevice& problem, const PlainProblem& p) {
   const GemmArguments x = gemm_detail::validated(problem.arguments(), {});
-  EXPECT_EQ(gemm_detail::plan_product(x, cuda::default_chip()).path(), GemmPath::sm90_fp4);
+  EXPECT_EQ(gemm_detail::plan_product(x, cuda::default_chip()).path(), GemmPath::fp4_few_rows);
   problem.multiply([&](const cuda::Execution& on) { cuda::gemm(problem.arguments(), on); });
   const gemm_detail::ErrorLimit limit =
-      p.exact ? gemm_detail::ErrorLimit{} : gemm_detail::usual_error(GemmPath::sm90_fp4);
+      p.exact ? gemm_detail::ErrorLimit{} : gemm_detail::usual_error(GemmPath::fp4_few_rows);
   return test::compare(problem.on_host(), limit).largest_share;
 }
 
@@ -43,7 +64,7 @@ void check(const PlainProblem& p) {
 }
 
 TEST_F(CudaGpuFp4Gemm, EveryPairLayoutAndEdge) {
-  for_each_few_rows_pair([](Recipe a, Recipe b) {
+  for_each_pair([](Recipe a, Recipe b) {
     for (const ScaleLayout layout :
          {ScaleLayout::row_major, ScaleLayout::swizzled_128x4, ScaleLayout::swizzled_8x4}) {
       for (std::int64_t m = 1; m <= 16; ++m) {
@@ -65,7 +86,7 @@ std::int64_t longest_exact_k(Recipe a) {
 
 /// Integers and powers of two, whose sums are exact: nothing but D's own rounding is allowed.
 TEST_F(CudaGpuFp4Gemm, ExactSums) {
-  for_each_few_rows_pair([](Recipe a, Recipe b) {
+  for_each_pair([](Recipe a, Recipe b) {
     for (const std::int64_t m : {1, 8, 13}) {
       for (const std::int64_t k : {256, 2048, 7168}) {
         if (k > longest_exact_k(a)) continue;
@@ -79,7 +100,8 @@ TEST_F(CudaGpuFp4Gemm, ExactSums) {
 
 /// The same sums, but for the order in which parts of K are added.
 TEST_F(CudaGpuFp4Gemm, Divisions) {
-  for_each_few_rows_pair([](Recipe a, Recipe b) {
+  if (is_on_sm120()) GTEST_SKIP() << "clusters of several blocks are Hopper's";
+  for_each_pair([](Recipe a, Recipe b) {
     PlainProblem p = problem_of(a, b, 11, 4000, std::min<std::int64_t>(3104, longest_exact_k(a)));
     p.exact = true;
     OnDevice problem(p);
@@ -137,7 +159,7 @@ TEST_F(CudaGpuFp4Gemm, DISABLED_MeasureErrorConstants) {
     double largest = 0;
     std::int64_t elements = 0;
     for (std::int64_t turn = 0; elements < 10'000'000; ++turn) {
-      for_each_few_rows_pair([&](Recipe a, Recipe b) {
+      for_each_pair([&](Recipe a, Recipe b) {
         for (const std::int64_t k : {96, 768, 4096}) {
           PlainProblem p = problem_of(a, b, 16, 4000 + turn, k);  // a seed of its own
           p.family = family;

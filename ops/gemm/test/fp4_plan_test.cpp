@@ -10,13 +10,14 @@
 
 #include "blockscale/bench.h"
 #include "blockscale/cuda.h"
+#include "ops/gemm/cuda/fp4_plan.h"
 #include "ops/gemm/cuda/problem.h"
 #include "ops/gemm/cuda/product_plan.h"
-#include "ops/gemm/cuda/sm90/fp4_plan.h"
 #include "ops/gemm/cuda/sm90/fp4_tiles_plan.h"
 #include "ops/gemm/test/imagined.h"
 #include "ops/gemm/test/plain_problem.h"
 #include "ops/gemm/validate.h"
+#include "runtime/kernels/architecture.h"
 #include "tests/chip.h"
 
 namespace blockscale {
@@ -36,13 +37,15 @@ void expect_launchable(const Fp4GemmPlan& plan, const GemmArguments& x, const cu
   EXPECT_EQ(shape.grid.x, p.blocks_k);
   EXPECT_EQ(shape.cluster.x, p.blocks_k);
   EXPECT_LE(p.blocks_k, kFp4MostBlocksK);
+  EXPECT_LE(p.blocks_k, runtime::most_cluster_blocks(chip.architecture));
   EXPECT_LE(std::int64_t{shape.grid.x} * shape.grid.y, chip.multiprocessors);
   EXPECT_EQ(shape.grid.z, x.d.batch);
   EXPECT_EQ(shape.block.x, 32 * p.warps_k * p.block_tiles);
   EXPECT_LE(shape.block.x, 32 * kFp4MostWarps);
-  EXPECT_EQ(
-      shape.dynamic_shared_bytes,
-      memory_of_fp4(config, p.epilogue.rows, p.block_chunks, p.warps_k * p.block_tiles).total);
+  const std::uint32_t chunks = p.row_loads.divisor / (config.chunk_k() / config.load_elements());
+  EXPECT_TRUE(chunks == p.block_chunks || (config.refills && chunks % p.warps_k == 0));
+  EXPECT_EQ(shape.dynamic_shared_bytes,
+            memory_of_fp4(config, p.epilogue.rows, chunks, p.warps_k * p.block_tiles).total);
   EXPECT_LE(shape.dynamic_shared_bytes, chip.shared_bytes);
   EXPECT_EQ(std::int64_t{p.pieces} * config.piece_k(), x.a.k);
   EXPECT_GE(std::int64_t{p.block_chunks} * p.blocks_k * config.chunk_k(), x.a.k);
@@ -117,7 +120,8 @@ void expect_nothing_else_is_taken(std::int64_t m) {
                  x.b.scales = gemm_detail::byte_at(x.b.scales, 1);
                }));
   EXPECT_FALSE(plan_fp4_gemm(good, cuda::chip_named("B200")));
-  EXPECT_FALSE(plan_fp4_gemm(good, cuda::chip_named("RTX 5090")));
+  EXPECT_EQ(plan_fp4_gemm(good, cuda::chip_named("RTX 5090")).has_value(), m <= 16);
+  EXPECT_FALSE(plan_fp4_tiles(good, cuda::chip_named("RTX 5090")));
   GemmArguments quantized = imagined_gemm(m, 4096, 4096, Recipe::bf16, Recipe::nvfp4, Format::f32,
                                           1, Recipe::mxfp8_e4m3, {});
   quantized = gemm_detail::validated(quantized, {});
@@ -166,6 +170,45 @@ TEST(Fp4GemmPlan, SaysWhatIsLaunched) {
   EXPECT_THAT(
       cuda::describe_gemm(imagined_product(3, 512, 96, Recipe::f16, Recipe::mxfp8_e5m2), {}),
       HasSubstr("gemm_few_rows_mxfp8_e5m2_f16_8: 32 tiles"));
+}
+
+/// What SM120 has of them: FP4 beside bf16 and f16, a kernel for all numbers of rows, K undivided
+/// among blocks, A in 99 KiB or brought in parts.
+TEST(Fp4GemmPlan, OnSm120) {
+  for (const char* const name : {"RTX PRO 6000", "RTX 5090", "GB10"}) {
+    const cuda::Chip& chip = cuda::chip_named(name);
+    test::for_each_fp4_pair([&](Recipe a, Recipe b) {
+      for (const std::int64_t m : {1, 8, 9, 16}) {
+        for (const std::int64_t n : {8, 4096, 14336}) {
+          for (const std::int64_t k : {32, 2880, 5120, 28672}) {
+            const GemmArguments x = imagined_product(m, n, k, a, b);
+            const auto plan = plan_fp4_gemm(x, chip);
+            ASSERT_TRUE(plan) << m << " x " << n << " x " << k;
+            SCOPED_TRACE(plan->str());
+            expect_launchable(*plan, x, chip);
+            EXPECT_EQ(kFp4GemmKernels[plan->kernel].tokens, 16);
+            EXPECT_LE(plan->shape.block.x, 32 * kFp4MostWarpsOfSm120);
+          }
+        }
+      }
+    });
+    const auto path = [&](std::int64_t m, Recipe a, Recipe b) {
+      return gemm_detail::plan_product(imagined_product(m, 512, 4096, a, b), chip).path();
+    };
+    using gemm_detail::GemmPath;
+    EXPECT_EQ(path(16, Recipe::f16, Recipe::nvfp4), GemmPath::fp4_few_rows);
+    EXPECT_EQ(path(4, Recipe::fp8_1x128, Recipe::nvfp4), GemmPath::plain);
+    EXPECT_EQ(path(4, Recipe::bf16, Recipe::mxfp8_e4m3), GemmPath::plain);
+    EXPECT_EQ(path(4, Recipe::nvfp4, Recipe::nvfp4), GemmPath::plain);
+  }
+  const auto text = [](std::int64_t m, std::int64_t n, std::int64_t k) {
+    return cuda::describe_gemm(imagined_product(m, n, k), cuda::chip_named("RTX 5090"));
+  };
+  EXPECT_EQ(text(4, 7168, 2048),
+            "gemm_few_rows_nvfp4_bf16_16_refilled: 448 tiles of 16 rows of B, 3 a block, K divided "
+            "among 4 warps; 150 x 384 threads, 24320 bytes shared\n"
+            "kernels for compute capability 12.0: compiled and emulated, never run on silicon\n");
+  EXPECT_THAT(text(16, 7168, 8192), HasSubstr(", A in 4 parts of K each turn\n"));
 }
 
 /// What the model chooses for the shapes of docs/log/gemm-fp4.md: blocks that divide K, warps that

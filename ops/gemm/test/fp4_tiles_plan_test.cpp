@@ -145,7 +145,7 @@ TEST(Fp4TilesPlan, HasAConverted) {
         x.batch_invariant = batch_invariant;
         const auto plan = gemm_detail::plan_product(x, {});
         const bool is_few_rows = has_few_rows && m <= 16 && !batch_invariant;
-        EXPECT_EQ(plan.path(), is_few_rows ? gemm_detail::GemmPath::sm90_fp4
+        EXPECT_EQ(plan.path(), is_few_rows ? gemm_detail::GemmPath::fp4_few_rows
                                            : gemm_detail::GemmPath::sm90_fp4_tiles);
         EXPECT_EQ(plan.workspace_bytes, is_few_rows ? 0 : m * 384 * 2);
         x.a.values = gemm_detail::byte_at(x.a.values, 1);

@@ -36,13 +36,14 @@ int fp4_tokens_of(std::int64_t rows) {
 
 std::optional<GroupedStep> fp4_few_rows_step(const GroupedGemmArguments& x, const cuda::Chip& chip,
                                              std::optional<Fp4Division> division) {
-  const int kernel = kFp4GroupedKernels.find(x.a.recipe, x.b.recipe);
+  if (!has_fp4_kernels(chip)) return {};
+  const int kernel = kFp4GroupedKernels.find(x.a.recipe, x.b.recipe, is_sm120(chip));
   if (kernel < 0 || x.batch_invariant || x.destinations != nullptr || x.quantized ||
       average_rows(x) > kFp4GroupedRows) {
     return {};
   }
   const int of_dense = kFp4GroupedKernels.of_dense(kernel);
-  if (!takes_fp4_operands(x.a, x.b, of_dense, chip)) return {};
+  if (!takes_fp4_operands(x.a, x.b, of_dense)) return {};
   check_size("rows", x.rows);
   GemmArguments dense = as_dense(x);
   dense.d.rows = x.rows;

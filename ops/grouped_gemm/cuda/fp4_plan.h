@@ -1,11 +1,11 @@
-// How a grouped product with weights in FP4 becomes a launch on Hopper.
+// How a grouped product with weights in FP4 becomes a launch on Hopper, and of few rows on SM120.
 #pragma once
 
 #include <optional>
 
 #include "blockscale/device.h"
 #include "blockscale/grouped_gemm.h"
-#include "ops/gemm/cuda/sm90/fp4_plan.h"
+#include "ops/gemm/cuda/fp4_plan.h"
 #include "ops/grouped_gemm/cuda/plan.h"
 
 namespace blockscale::grouped_gemm_detail {

@@ -12,6 +12,7 @@
 #include "ops/grouped_gemm/call_memory.h"
 #include "ops/grouped_gemm/check.h"
 #include "ops/grouped_gemm/cuda/specs.h"
+#include "ops/grouped_gemm/cuda/trials.h"
 #include "ops/grouped_gemm/validate.h"
 #include "ops/quantize/cuda/kernel_sets.h"
 #include "runtime/cuda/device.h"
@@ -55,7 +56,10 @@ void plan_and_launch(const Arguments& arguments, const cuda::Execution& executio
   const Arguments x = validated(arguments);
   cuda::CallDevice device = device_of_call(x, execution);
   if (!device.is_known()) return;
-  const cuda::Chip& chip = device.chip(kernels());
+  const cuda::Chip& chip = cuda::chip_of_call(device, kernels(), execution,
+                                              [&](const cuda::Chip& of, const auto& visit) {
+                                                for_each_trial(plan_of(x, of, nullptr), visit);
+                                              });
   GroupedPlan plan = plan_of(x, chip, execution.workspace);
   const cuda::Execution with = cuda::with_workspace(execution, plan.workspace_bytes);
   if (with.workspace != execution.workspace) plan = plan_of(x, chip, with.workspace);
@@ -133,7 +137,9 @@ void check_groups(const GroupedGemmArguments& arguments, const Execution& execut
 
 std::int64_t grouped_gemm_workspace_bytes(const GroupedGemmArguments& arguments) {
   using namespace grouped_gemm_detail;
-  return plan_grouped(validated(arguments), default_chip()).workspace_bytes;
+  const GroupedGemmArguments x = validated(arguments);
+  return workspace_bytes_on(
+      default_chip(), [&](const Chip& chip) { return plan_grouped(x, chip).workspace_bytes; });
 }
 
 void grouped_gemm(const GroupedGemmArguments& arguments, const Execution& execution) {
@@ -146,7 +152,7 @@ void k_grouped_gemm(const KGroupedGemmArguments& arguments, const Execution& exe
 
 std::string describe_grouped_gemm(const GroupedGemmArguments& arguments, const Chip& chip) {
   using namespace grouped_gemm_detail;
-  return plan_grouped(validated(arguments), checked(chip, kernels())).str();
+  return with_proof(plan_grouped(validated(arguments), checked(chip, kernels())).str(), chip);
 }
 
 }  // namespace cuda

@@ -4,11 +4,11 @@
 #include <utility>
 
 #include "ops/common/checks.h"
+#include "ops/gemm/cuda/fp4_plan.h"
 #include "ops/gemm/cuda/plain_plan.h"
 #include "ops/gemm/cuda/plan.h"
 #include "ops/gemm/cuda/problem.h"
 #include "ops/gemm/cuda/quantize.h"
-#include "ops/gemm/cuda/sm90/fp4_plan.h"
 #include "ops/gemm/cuda/sm90/fp8_launch.h"
 #include "ops/gemm/cuda/specs.h"
 #include "ops/gemm/cuda/tensor_maps.h"
@@ -518,7 +518,7 @@ GemmPath GroupedStep::path() const {
       std::holds_alternative<Fp8FewRowsParams>(params)) {
     return GemmPath::sm90_fp8;
   }
-  if (std::holds_alternative<Fp4FewRowsParams>(params)) return GemmPath::sm90_fp4;
+  if (std::holds_alternative<Fp4FewRowsParams>(params)) return GemmPath::fp4_few_rows;
   if (std::holds_alternative<Fp4GroupedParams>(params)) return GemmPath::sm90_fp4_tiles;
   return GemmPath::plain;
 }

@@ -4,8 +4,8 @@
 #include <iterator>
 #include <span>
 
+#include "ops/gemm/cuda/fp4_plan.h"
 #include "ops/gemm/cuda/plain_plan.h"
-#include "ops/gemm/cuda/sm90/fp4_plan.h"
 #include "ops/gemm/cuda/sm90/fp4_tiles_plan.h"
 #include "ops/gemm/cuda/specs.h"
 #include "ops/grouped_gemm/kernels/copy_rows.cuh"
@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::size_t kFp8 = Fp8GroupedKernelList::kCount + 1;
 constexpr std::size_t kFp4FewRows = Fp4GroupedKernelList::kCount;
-constexpr std::size_t kOfSm90 = kFp8 + kFp4FewRows + Fp4TilesKernelList::kThatSumAll;
+constexpr std::size_t kFast = kFp8 + kFp4FewRows + Fp4TilesKernelList::kThatSumAll;
 constexpr std::size_t kPlain = 2 * std::size(kPlainGroupedTiles);
 constexpr std::size_t kPlainK = 2 * std::size(kPlainKGroupedTiles);
 
@@ -60,23 +60,26 @@ std::size_t fp4_tiles_kernel(int index) {
   return kFp8 + kFp4FewRows + static_cast<std::size_t>(index);
 }
 std::size_t plain_kernel(PlainTile tile, Format form) {
-  return kOfSm90 + place_in(kPlainGroupedTiles, tile, form);
+  return kFast + place_in(kPlainGroupedTiles, tile, form);
 }
 std::size_t plain_k_kernel(PlainTile tile, Format form) {
-  return kOfSm90 + kPlain + place_in(kPlainKGroupedTiles, tile, form);
+  return kFast + kPlain + place_in(kPlainKGroupedTiles, tile, form);
 }
 std::size_t transform_kernel() {
-  return kOfSm90 + kPlain + kPlainK;
+  return kFast + kPlain + kPlainK;
 }
 std::size_t copy_rows_kernel_index() {
   return transform_kernel() + 1;
 }
 
 std::vector<runtime::KernelSpec> kernel_specs() {
-  std::vector<runtime::KernelSpec> of_sm90, any;
+  std::vector<runtime::KernelSpec> specs, any;
+  const auto add = [&](const runtime::KernelSpec& spec) {
+    runtime::add_for_architectures(spec, gemm_detail::kWgmmaArchitectures, specs);
+  };
   for (int i = 0; i < kFp8GroupedKernels.kCount; ++i) {
     const Fp8GemmConfig& c = kFp8GroupedKernels[i];
-    of_sm90.push_back(runtime::with_parameters<Fp8GroupedParams>(
+    add(runtime::with_parameters<Fp8GroupedParams>(
         {.name = "grouped_" + gemm_detail::fp8_gemm_kernel_name(c),
          .header = "ops/grouped_gemm/kernels/fp8.cuh",
          .call = "blockscale::fp8_grouped_kernel<" + std::to_string(i) + ">",
@@ -84,7 +87,7 @@ std::vector<runtime::KernelSpec> kernel_specs() {
          .min_blocks_per_multiprocessor = blocks_per_multiprocessor(c)},
         "blockscale::Fp8GroupedParams"));
   }
-  of_sm90.push_back(runtime::with_parameters<Fp8FewRowsParams>(
+  add(runtime::with_parameters<Fp8FewRowsParams>(
       {.name = "grouped_gemm_fp8_few_rows",
        .header = "ops/grouped_gemm/kernels/fp8_few_rows.cuh",
        .call = "blockscale::fp8_few_rows_kernel",
@@ -92,18 +95,20 @@ std::vector<runtime::KernelSpec> kernel_specs() {
        .min_blocks_per_multiprocessor = kFewBlocksPerMultiprocessor},
       "blockscale::Fp8FewRowsParams"));
   for (int i = 0; i < kFp4GroupedKernels.kCount; ++i) {
-    of_sm90.push_back(runtime::with_parameters<Fp4FewRowsParams>(
+    const runtime::KernelSpec spec = runtime::with_parameters<Fp4FewRowsParams>(
         {.name = "grouped_" + gemm_detail::fp4_gemm_kernel_name(kFp4GroupedKernels[i]),
          .header = "ops/grouped_gemm/kernels/fp4_few_rows.cuh",
          .call = "blockscale::fp4_few_rows_grouped_kernel<blockscale::kFp4GroupedKernels[" +
-                 std::to_string(i) + "]>",
-         .threads = 32 * kFp4MostWarps,
-         .fewer_threads = true},
-        "blockscale::Fp4FewRowsParams"));
+                 std::to_string(i) + "]>"},
+        "blockscale::Fp4FewRowsParams");
+    specs.push_back(gemm_detail::fp4_spec_for(false, spec));
+    if (kFp4GroupedKernels[i].is_pair_of_sm120()) {
+      specs.push_back(gemm_detail::fp4_spec_for(true, spec));
+    }
   }
   for (int i = 0; i < kFp4TilesKernels.kThatSumAll; ++i) {
     const Fp4TilesConfig c = kFp4TilesKernels[i];
-    of_sm90.push_back(runtime::with_parameters<Fp4GroupedParams>(
+    add(runtime::with_parameters<Fp4GroupedParams>(
         {.name = "grouped_" + gemm_detail::fp4_tiles_kernel_name(c),
          .header = "ops/grouped_gemm/kernels/fp4_tiles.cuh",
          .call = "blockscale::fp4_grouped_kernel<" + std::to_string(i) + ">",
@@ -127,8 +132,6 @@ std::vector<runtime::KernelSpec> kernel_specs() {
                                                 .call = "blockscale::copy_rows_kernel",
                                                 .threads = kCopyRowsThreads},
                                                "blockscale::CopyRowsParams"));
-  std::vector<runtime::KernelSpec> specs =
-      runtime::for_architectures(of_sm90, gemm_detail::kWgmmaArchitectures);
   for (runtime::KernelSpec& spec :
        runtime::for_architectures(any, gemm_detail::kAnyArchitectures)) {
     specs.push_back(std::move(spec));

@@ -2,8 +2,8 @@
 // rows a group has, and how many, is known when they run.
 #pragma once
 
+#include "ops/gemm/kernels/fp4_config.h"
 #include "ops/gemm/kernels/plain_params.h"
-#include "ops/gemm/kernels/sm90/fp4_config.h"
 #include "ops/gemm/kernels/sm90/fp8_config.h"
 
 namespace blockscale {
@@ -31,10 +31,11 @@ inline constexpr struct Fp4GroupedKernelList {
   BLOCKSCALE_HD constexpr Fp4GemmConfig operator[](int i) const {
     return kFp4GemmKernels[of_dense(i)];
   }
-  /// -1 if there is none.
-  BLOCKSCALE_HD constexpr int find(Recipe a, Recipe b) const {
+  /// On Hopper or on SM120; -1 if there is none.
+  BLOCKSCALE_HD constexpr int find(Recipe a, Recipe b, bool on_sm120) const {
+    const int dense = kFp4GemmKernels.find(a, b, kFp4GroupedRows, false);
     for (int i = 0; i < kCount; ++i) {
-      if (kFp4GemmKernels.find(a, b, kFp4GroupedRows) == of_dense(i)) return i;
+      if (dense == of_dense(i) && (!on_sm120 || (*this)[i].is_pair_of_sm120())) return i;
     }
     return -1;
   }

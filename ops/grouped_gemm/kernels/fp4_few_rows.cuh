@@ -1,5 +1,5 @@
 // D = epilogue(A B^T) of groups of few rows of A, in bf16, f16 or FP8, and B in nvfp4 or mxfp4 as
-// it lies: the dense kernel of few rows (ops/gemm/kernels/sm90/fp4_few_rows.cuh, to read first),
+// it lies: the dense kernel of few rows (ops/gemm/kernels/fp4_few_rows.cuh, to read first),
 // whose turns are tiles of groups. B is read once for as many as 8 rows of a group.
 //
 // A block has tiles that follow one another, mostly of the same rows, so that it brings rows of A
@@ -9,7 +9,7 @@
 
 #include "device/scheduler/block_tiles.h"
 #include "device/scheduler/grouped_order.h"
-#include "ops/gemm/kernels/sm90/fp4_few_rows.cuh"
+#include "ops/gemm/kernels/fp4_few_rows.cuh"
 #include "ops/grouped_gemm/kernels/config.h"
 
 namespace blockscale {

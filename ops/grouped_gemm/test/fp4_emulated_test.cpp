@@ -32,10 +32,10 @@ using Change = std::function<void(Fp4FewRowsParams&)>;
 
 /// Runs a problem by the kernel, of which `change` may spoil the launch, and checks all elements.
 GemmCheck run(LaunchedProblem& problem, std::optional<Fp4Division> division = std::nullopt,
-              std::uint64_t seed = 5, const Change& change = nullptr) {
+              std::uint64_t seed = 5, const Change& change = nullptr,
+              const cuda::Chip& chip = test::chip_of(3)) {
   problem.x().expected_rows = 1;  // whatever groups have
   const GroupedGemmArguments x = problem.validated();
-  const cuda::Chip chip = test::chip_of(3);
   std::optional<GroupedStep> step = grouped_gemm_detail::fp4_few_rows_step(x, chip, division);
   if (!step) {
     ADD_FAILURE() << "no kernel of few rows";
@@ -126,6 +126,27 @@ TEST(EmulatedFp4Groups, Divisions) {
       const Recipe b = seed % 2 == 0 ? Recipe::nvfp4 : Recipe::mxfp4;
       check({.a = a, .b = b, .rows = {2, 9, 0, 1}, .n = 56, .k = 1184, .gathered = true}, division,
             seed++);
+    }
+  }
+}
+
+/// The kernels that SM120 has, with what it has of shared memory and instructions.
+TEST(EmulatedFp4Groups, OnSm120) {
+  for (const Recipe a : {Recipe::bf16, Recipe::f16}) {
+    for (const Recipe b : kWeights) {
+      const GroupedCase of = {.a = a,
+                              .b = b,
+                              .rows = {1, 0, 9, 2},
+                              .n = 40,
+                              .k = 864,
+                              .layout = ScaleLayout::swizzled_128x4,
+                              .alpha = true,
+                              .bias = true,
+                              .gathered = true};
+      SCOPED_TRACE(text_of(of));
+      Random random(3);
+      LaunchedProblem problem(random, of);
+      expect_passed(run(problem, std::nullopt, 1, nullptr, test::sm120_of(3)));
     }
   }
 }

@@ -85,7 +85,8 @@ void expect_launchable(const GroupedStep& step, const GroupedGemmArguments& x,
   EXPECT_EQ(step.columns, p.block_tiles * kFp4TileRows);
   EXPECT_GE(std::int64_t{p.order.tiles_n} * step.columns, x.b.rows);
   EXPECT_EQ(p.order.band_rows, 1u);
-  const Fp4GemmConfig config = kFp4GroupedKernels[kFp4GroupedKernels.find(x.a.recipe, x.b.recipe)];
+  const Fp4GemmConfig config =
+      kFp4GroupedKernels[kFp4GroupedKernels.find(x.a.recipe, x.b.recipe, false)];
   EXPECT_GE(std::int64_t{p.block_chunks} * p.blocks_k * config.chunk_k(), x.a.k);
   EXPECT_EQ(
       step.shape.dynamic_shared_bytes,
@@ -112,11 +113,19 @@ TEST(GroupedPlan, FewRowsOfFp4) {
               imagined_grouped_gemm(groups, 3 * groups, 96, k, a, b, Format::bf16));
           const GroupedPlan plan = grouped_gemm_detail::plan_grouped(x, chip);
           SCOPED_TRACE(plan.str());
-          EXPECT_EQ(plan.steps.at(0).path(), gemm_detail::GemmPath::sm90_fp4);
+          EXPECT_EQ(plan.steps.at(0).path(), gemm_detail::GemmPath::fp4_few_rows);
           expect_launchable(plan.steps.at(0), x, chip);
         }
       }
     }
+  }
+  for (const Recipe a : {Recipe::bf16, Recipe::f16}) {
+    const cuda::Chip& of_sm120 = cuda::chip_named("RTX 5090");
+    const GroupedGemmArguments x = grouped_gemm_detail::validated(
+        imagined_grouped_gemm(32, 4, 5760, 2880, a, Recipe::mxfp4, Format::bf16));
+    const GroupedPlan plan = grouped_gemm_detail::plan_grouped(x, of_sm120);
+    EXPECT_EQ(plan.path(), gemm_detail::GemmPath::fp4_few_rows) << plan.str();
+    expect_launchable(plan.steps.at(0), x, of_sm120);
   }
   const auto expect_other = [&](const char* what, const GroupedCase& of, const auto& change,
                                 const char* name = "H200") {

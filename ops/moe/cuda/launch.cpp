@@ -6,9 +6,12 @@
 
 #include "blockscale/cuda.h"
 #include "ops/common/cuda/call.h"
+#include "ops/common/cuda/trials.h"
 #include "ops/common/regions.h"
 #include "ops/gemm/cuda/launch.h"
+#include "ops/gemm/cuda/trials.h"
 #include "ops/grouped_gemm/cuda/launch.h"
+#include "ops/grouped_gemm/cuda/trials.h"
 #include "ops/moe/call_memory.h"
 #include "ops/moe/cuda/plan.h"
 #include "ops/moe/cuda/roofline.h"
@@ -53,6 +56,20 @@ void launch_part(MoePartPlan& part, int architecture, const cuda::Execution& exe
   if (!part.adds) launch(kFinalizeKernel, part.finalize);
 }
 
+/// visit(trial) of what a plan launches for a chip that nothing has run on.
+template <class Visit>
+void for_each_trial(const MoePlan& plan, const Visit& visit) {
+  for (const MoePartPlan& part : plan.parts) {
+    for (const auto* const product : {&part.up, &part.down}) {
+      grouped_gemm_detail::for_each_trial(*product, visit);
+    }
+    if (!part.shared) continue;
+    for (const auto* const product : {&part.shared->up, &part.shared->down}) {
+      gemm_detail::for_each_trial(*product, visit);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace moe_detail
 
@@ -60,7 +77,9 @@ namespace cuda {
 
 std::int64_t moe_workspace_bytes(const MoeArguments& arguments, const MoeOptions& options) {
   using namespace moe_detail;
-  return parts_of(validated(arguments, options), options, default_chip()).workspace_bytes;
+  const MoeArguments x = validated(arguments, options);
+  return workspace_bytes_on(
+      default_chip(), [&](const Chip& chip) { return parts_of(x, options, chip).workspace_bytes; });
 }
 
 void moe(const MoeArguments& arguments, const MoeOptions& options, const Execution& execution) {
@@ -68,7 +87,10 @@ void moe(const MoeArguments& arguments, const MoeOptions& options, const Executi
   const MoeArguments x = validated(arguments, options);
   CallDevice device = device_of_call(x, execution);
   if (!device.is_known()) return;
-  const Chip& chip = device.chip(kernels());
+  const Chip& chip =
+      chip_of_call(device, kernels(), execution, [&](const Chip& of, const auto& visit) {
+        for_each_trial(plan_moe(x, parts_of(x, options, of), of), visit);
+      });
   const MoeParts parts = parts_of(x, options, chip);
   const Execution with = with_workspace(execution, parts.workspace_bytes);
   if (parts.workspace_bytes != 0) {
@@ -89,7 +111,7 @@ std::string describe_moe(const MoeArguments& arguments, const MoeOptions& option
   const MoeParts parts = parts_of(x, options, of);
   const MoePlan plan = plan_moe(x, parts, of);
   if (plan.parts.empty()) return plan.str();
-  return plan.str() + text_of(work_of(x, parts), of, plan.parts[0].is_fp8());
+  return with_proof(plan.str() + text_of(work_of(x, parts), of, plan.parts[0].is_fp8()), of);
 }
 
 }  // namespace cuda

@@ -46,6 +46,13 @@ TEST(MoePlan, SaysItsLaunches) {
   EXPECT_THAT(plan_text({}, "RTX 5090"), Not(HasSubstr(" us\n")));
 }
 
+TEST(MoePlan, OnSm120FewRowsReadFp4WeightsOnce) {
+  const std::string text =
+      plan_text({.w13 = Recipe::mxfp4, .w2 = Recipe::mxfp4, .tokens = 3}, "RTX 5090");
+  EXPECT_THAT(text, HasSubstr("grouped_gemm_few_rows_mxfp4_bf16_8: "));
+  EXPECT_THAT(text, Not(HasSubstr("plain")));
+}
+
 TEST(MoePlan, TheFirstProductGathersWhatNoQuantizerDoes) {
   EXPECT_THAT(plan_text({.x = Recipe::fp8_1x128, .hidden = 256}), HasSubstr("A gathered"));
   EXPECT_THAT(plan_text({.activations = Recipe::bf16}), HasSubstr("A gathered"));

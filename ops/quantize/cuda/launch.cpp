@@ -106,7 +106,7 @@ std::string describe_quantize(const MatrixView& x, const MutableScaledTensorView
                               const QuantizeOptions& options, const Chip& chip) {
   const QuantizeArguments a = quantize_detail::validated(x, out, options);
   const Chip& of = checked(chip, quantize_detail::quantize_kernels());
-  return plan_quantize(a, options, of, nullptr).str();
+  return with_proof(plan_quantize(a, options, of, nullptr).str(), of);
 }
 
 std::int64_t absolute_maximum_workspace_bytes(const MatrixView& x, const QuantizeInput& input) {

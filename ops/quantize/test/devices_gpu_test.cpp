@@ -23,10 +23,10 @@ using test::GpuCall;
 using test::random_elements;
 using test::size_of;
 
-class CudaDevices : public test::OnHopper {
+class CudaDevices : public test::OnGpu {
  protected:
   void SetUp() override {
-    OnHopper::SetUp();
+    OnGpu::SetUp();
     if (IsSkipped()) return;
     for (const cuda::DeviceTraits& device : cuda::devices()) {
       if (device.architecture == 90) ordinals_.push_back(device.ordinal);

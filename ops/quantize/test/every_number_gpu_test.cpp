@@ -27,7 +27,7 @@ TEST(EveryNumber, IsInEveryPositionOfItsBlocks) {
   }
 }
 
-class CudaGpuEveryNumber : public test::OnHopper {
+class CudaGpuEveryNumber : public test::OnGpu {
  protected:
   /// Bytes of the first `rows`.
   static std::vector<std::uint8_t> bytes_of(const std::vector<std::uint16_t>& numbers,

@@ -21,7 +21,7 @@ using test::random_elements;
 using test::scaled_recipes;
 using test::size_of;
 
-using CudaGpuFused = test::OnHopper;
+using CudaGpuFused = test::OnGpu;
 
 constexpr InputTransform kFused[] = {InputTransform::gelu_tanh, InputTransform::gelu_erf,
                                      InputTransform::silu,      InputTransform::swiglu,

@@ -25,7 +25,7 @@ using test::random_elements;
 using test::scaled_recipes;
 using test::size_of;
 
-using CudaGpu = test::OnHopper;
+using CudaGpu = test::OnGpu;
 
 TEST_F(CudaGpu, WritesTheBytesOfTheCpu) {
   for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {

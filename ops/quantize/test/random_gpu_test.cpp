@@ -20,7 +20,7 @@ using test::random_blocks;
 using test::scaled_recipes;
 
 /// Batches of four matrices, each of another kind of numbers (RandomBlocks).
-class CudaGpuRandom : public test::OnHopper {
+class CudaGpuRandom : public test::OnGpu {
  protected:
   static constexpr std::int64_t kMatrices = 4;
 

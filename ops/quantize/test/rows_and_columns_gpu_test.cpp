@@ -26,7 +26,7 @@ using runtime::DeviceBuffer;
 using test::Data;
 using Output = test::GuardedOutput;
 
-using RowsAndColumnsGpu = test::OnHopper;
+using RowsAndColumnsGpu = test::OnGpu;
 
 /// An output on the device with the bytes, guards included, of one on the host.
 class DeviceOutput {

@@ -33,7 +33,7 @@ using test::random_blocks;
 using test::size_of;
 using test::StreamGate;
 
-using CudaGpuStreams = test::OnHopper;
+using CudaGpuStreams = test::OnGpu;
 
 void* const kLegacy = reinterpret_cast<void*>(1);     // CU_STREAM_LEGACY
 void* const kPerThread = reinterpret_cast<void*>(2);  // CU_STREAM_PER_THREAD

@@ -26,7 +26,7 @@ using test::random_blocks;
 using test::scaled_recipes;
 using test::size_of;
 
-using CudaGpuStrides = test::OnHopper;
+using CudaGpuStrides = test::OnGpu;
 
 /// As in Case.
 struct Strides {

@@ -61,10 +61,10 @@ bool takes(Recipe recipe, std::int64_t k) {
 }
 
 /// A model that is not there is a failure where a GPU is asked for, as a GPU that is not there is.
-class CudaGpuWeights : public test::OnHopper {
+class CudaGpuWeights : public test::OnGpu {
  protected:
   void SetUp() override {
-    OnHopper::SetUp();
+    OnGpu::SetUp();
     if (IsSkipped()) return;
     const char* const model = std::getenv("BLOCKSCALE_MODEL");
     if (model == nullptr || !std::filesystem::exists(model)) {

@@ -103,7 +103,7 @@ TensorMapDescription map_of(const ScaledTensorView& x, bool with_gaps, std::uint
 }  // namespace
 
 bool takes_block_scaled(const GemmArguments& x, const cuda::Chip& chip) {
-  return runtime::runs_on(kBlockScaledArchitectures[0], chip.architecture) &&
+  return has_kernels_of(kBlockScaledArchitectures[0], chip) &&
          kBlockScaledKernels.find(x.a.recipe, x.b.recipe, kBlockScaledRows[0]) >= 0 &&
          x.d.rows > 0 && x.d.rows < kMostElements && x.d.columns > 0 && x.b.rows < kMostElements &&
          x.d.batch > 0 && x.a.k > 0 && x.a.k < kMostElements &&
@@ -165,8 +165,7 @@ std::string BlockScaledPlan::str() const {
          " of K; A's scales " + scales(p.a_scales) + ", B's " + scales(p.b_scales) + "; " +
          std::to_string(shape.grid.x) + " x " + std::to_string(shape.block.x) + " threads, " +
          std::to_string(p.stages) + " stages, " + std::to_string(shape.dynamic_shared_bytes) +
-         " bytes shared, stored " + (p.epilogue.d.chunks ? "as boxes" : "by elements") +
-         "; compiled and emulated, never run on silicon\n";
+         " bytes shared, stored " + (p.epilogue.d.chunks ? "as boxes\n" : "by elements\n");
 }
 
 std::vector<runtime::KernelSpec> block_scaled_kernel_specs() {

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "ops/gemm/cuda/bf16_rows.h"
+#include "ops/gemm/cuda/fp4_plan.h"
 #include "ops/gemm/cuda/problem.h"
-#include "ops/gemm/cuda/sm90/fp4_plan.h"
 #include "ops/gemm/cuda/specs.h"
 #include "runtime/kernels/architecture.h"
 
@@ -17,7 +17,7 @@ using fp4_tiles::kTileRows;
 
 /// (Tensor copies count bytes of a row of A in 31 bits.)
 bool takes_fp4_tiles(const GemmArguments& x, const cuda::Chip& chip) {
-  return runtime::runs_on(kWgmmaArchitectures[0], chip.architecture) &&
+  return has_kernels_of(kWgmmaArchitectures[0], chip) &&
          kFp4TilesKernels.find(x.a.recipe, x.b.recipe, kFp4TilesTokens[0], false) >= 0 &&
          !x.quantized && x.d.rows > 0 && x.d.rows < kMostElements && x.d.columns > 0 &&
          x.d.columns < kMostElements && x.d.batch > 0 && x.a.k > 0 && x.a.k < kMostElements / 2 &&

@@ -1,4 +1,4 @@
-#include "ops/gemm/cuda/sm90/fp4_plan.h"
+#include "ops/gemm/cuda/fp4_plan.h"
 
 #include <algorithm>
 
@@ -16,10 +16,16 @@ bool has_pieces_of_scales(const ScaledTensorView& x) {
          (x.batch <= 1 || x.scale_batch_stride % size == 0);
 }
 
-bool takes_fp4_operands(const ScaledTensorView& a, const ScaledTensorView& b, int kernel,
-                        const cuda::Chip& chip) {
-  return runtime::runs_on(kWgmmaArchitectures[0], chip.architecture) && b.rows > 0 &&
-         b.rows < kMostElements && a.k > 0 && a.k < kMostElements &&
+bool is_sm120(const cuda::Chip& chip) {
+  return runtime::runs_on(kSm120Architecture, chip.architecture);
+}
+
+bool has_fp4_kernels(const cuda::Chip& chip) {
+  return has_kernels_of(kSm120Architecture, chip) || has_kernels_of(kWgmmaArchitectures[0], chip);
+}
+
+bool takes_fp4_operands(const ScaledTensorView& a, const ScaledTensorView& b, int kernel) {
+  return b.rows > 0 && b.rows < kMostElements && a.k > 0 && a.k < kMostElements &&
          a.k % kFp4GemmKernels[kernel].piece_k() == 0 && begins_at_16_bytes(a) &&
          begins_at_16_bytes(b) && has_pieces_of_scales(b);
 }
@@ -35,8 +41,13 @@ Fp4Sizes fp4_sizes_of(const GemmArguments& x, int kernel) {
 
 namespace {
 
+/// Of K, that shared memory has A's rows of at a time.
+std::int64_t chunks_at_once(const Fp4Sizes& size, const Fp4Division& d) {
+  return d.part_chunks != 0 ? d.part_chunks : ceil_div(size.chunks, std::int64_t{d.blocks_k});
+}
+
 std::uint32_t shared_bytes_of(const Fp4Sizes& size, const Fp4Division& d) {
-  const std::int64_t chunks = ceil_div(size.chunks, std::int64_t{d.blocks_k});
+  const std::int64_t chunks = chunks_at_once(size, d);
   return size.beside + memory_of_fp4(kFp4GemmKernels[size.kernel],
                                      static_cast<std::uint32_t>(size.rows),
                                      static_cast<std::uint32_t>(chunks), d.warps_k * d.block_tiles)
@@ -53,16 +64,41 @@ std::int64_t clusters_of(const Fp4Sizes& size, const Fp4Division& d, const cuda:
   return std::min(std::max<std::int64_t>(there_are, 1), turns_of(size, d));
 }
 
-/// What a division costs, in the time that a multiprocessor takes to read a warp's chunk, 0.15 us:
-/// with fewer than eight warps it waits for their loads. A turn ends with a barrier and sums.
+/// What costs are made of, in the time that a multiprocessor takes to read a warp's chunk: with
+/// fewer warps than these it waits for their loads, and a turn ends with a barrier and sums, of a
+/// block or of a cluster. On Hopper that time is 0.15 us; on SM120 0.4 us and more, by public
+/// figures of its memory, and the others follow: nothing there was ever measured.
+/// A chunk of a row of A that a turn brings again has a fifth of the bytes, from a cache that is a
+/// few times as fast as memory.
+struct Fp4Costs {
+  std::int64_t enough_warps;
+  double turn, cluster_turn, refill;
+};
+constexpr Fp4Costs kCostsOfHopper = {8, 3, 6, 0}, kCostsOfSm120 = {4, 1, 1, 0.06};
+
 double cost_of(const Fp4Sizes& size, const Fp4Division& d, const cuda::Chip& chip) {
-  constexpr std::int64_t kEnoughWarps = 8;
-  const double turn = d.blocks_k == 1 ? 3 : 6;
+  const Fp4Costs costs = is_sm120(chip) ? kCostsOfSm120 : kCostsOfHopper;
+  double turn = d.blocks_k == 1 ? costs.turn : costs.cluster_turn;
+  if (d.part_chunks != 0) turn += costs.refill * static_cast<double>(size.rows * size.chunks);
   const std::int64_t turns = ceil_div(turns_of(size, d), clusters_of(size, d, chip));
   const std::int64_t of_block = ceil_div(size.chunks, std::int64_t{d.blocks_k});
   const std::int64_t of_warp = ceil_div(of_block, std::int64_t{d.warps_k});
-  const std::int64_t warps = std::max<std::int64_t>(d.warps_k * d.block_tiles, kEnoughWarps);
+  const std::int64_t warps = std::max<std::int64_t>(d.warps_k * d.block_tiles, costs.enough_warps);
   return static_cast<double>(turns) * (static_cast<double>(of_warp * warps) + turn);
+}
+
+/// Whether a division's part of K fits shared memory, all of it or, where a kernel brings A's rows
+/// part by part, in the largest parts that do.
+bool fits(const Fp4Sizes& size, Fp4Division& d, const cuda::Chip& chip) {
+  if (shared_bytes_of(size, d) <= chip.shared_bytes) return true;
+  const Fp4GemmConfig config = kFp4GemmKernels[size.kernel];
+  if (!config.refills) return false;
+  d.part_chunks = 1;
+  const std::int64_t left = chip.shared_bytes - std::int64_t{shared_bytes_of(size, d)};
+  if (left < 0) return false;
+  const auto more = static_cast<std::uint32_t>(left / (size.rows * config.chunk_k() * 2));
+  d.part_chunks = (1 + more) / d.warps_k * d.warps_k;
+  return d.part_chunks != 0;
 }
 
 }  // namespace
@@ -71,12 +107,15 @@ double cost_of(const Fp4Sizes& size, const Fp4Division& d, const cuda::Chip& chi
 std::optional<Fp4Division> best_fp4_division(const Fp4Sizes& size, const cuda::Chip& chip) {
   std::optional<Fp4Division> best;
   double least = 0;
-  for (std::uint32_t blocks = 1; blocks <= kFp4MostBlocksK; blocks *= 2) {
-    for (std::uint32_t warps = kFp4MostWarps; warps > 0; --warps) {
+  const std::uint32_t most_warps = is_sm120(chip) ? kFp4MostWarpsOfSm120 : kFp4MostWarps;
+  const auto most_blocks = std::min(
+      kFp4MostBlocksK, static_cast<std::uint32_t>(runtime::most_cluster_blocks(chip.architecture)));
+  for (std::uint32_t blocks = 1; blocks <= most_blocks; blocks *= 2) {
+    for (std::uint32_t warps = most_warps; warps > 0; --warps) {
       for (std::uint32_t tiles = 1; tiles <= warps; ++tiles) {
         if (warps % tiles != 0) continue;
-        const Fp4Division d = {blocks, warps / tiles, tiles};
-        if (shared_bytes_of(size, d) > chip.shared_bytes) continue;
+        Fp4Division d = {blocks, warps / tiles, tiles};
+        if (!fits(size, d, chip)) continue;
         const double cost = cost_of(size, d, chip);
         if (!best || cost < least) best = d, least = cost;
       }
@@ -104,7 +143,8 @@ Fp4GemmParams fp4_params_of(const GemmArguments& x, const Fp4Sizes& size, const 
   p.warps_k = d.warps_k;
   p.block_tiles = d.block_tiles;
   p.tiles = static_cast<std::uint32_t>(size.tiles);
-  p.row_loads = Divisor(p.block_chunks * (config.chunk_k() / config.load_elements()));
+  const auto chunks = static_cast<std::uint32_t>(chunks_at_once(size, d));
+  p.row_loads = Divisor(chunks * (config.chunk_k() / config.load_elements()));
   return p;
 }
 
@@ -120,7 +160,7 @@ LaunchShape fp4_shape_of(const Fp4Sizes& size, const Fp4Division& d, const cuda:
 
 std::string fp4_gemm_kernel_name(const Fp4GemmConfig& c) {
   return std::string("gemm_few_rows_") + recipe_traits(c.b).name + "_" + format_traits(c.a).name +
-         "_" + std::to_string(c.tokens);
+         "_" + std::to_string(c.tokens) + (c.refills ? "_refilled" : "");
 }
 
 std::string text_of_fp4_division(const Fp4GemmParams& p) {
@@ -132,9 +172,10 @@ std::string text_of_fp4_division(const Fp4GemmParams& p) {
 std::optional<Fp4GemmPlan> plan_fp4_gemm(const GemmArguments& x, const cuda::Chip& chip,
                                          std::optional<Fp4Division> division) {
   constexpr std::int64_t kMostBatch = 65535;  // of a grid
-  const int kernel = kFp4GemmKernels.find(x.a.recipe, x.b.recipe, x.d.rows);
+  if (!has_fp4_kernels(chip)) return std::nullopt;
+  const int kernel = kFp4GemmKernels.find(x.a.recipe, x.b.recipe, x.d.rows, is_sm120(chip));
   if (kernel < 0 || x.batch_invariant || x.quantized || x.d.rows == 0 || x.d.batch == 0 ||
-      x.d.batch > kMostBatch || !takes_fp4_operands(x.a, x.b, kernel, chip)) {
+      x.d.batch > kMostBatch || !takes_fp4_operands(x.a, x.b, kernel)) {
     return std::nullopt;
   }
   const Fp4Sizes size = fp4_sizes_of(x, kernel);
@@ -149,28 +190,43 @@ std::optional<Fp4GemmPlan> plan_fp4_gemm(const GemmArguments& x, const cuda::Chi
   return plan;
 }
 
+/// How often A's rows are brought, where that is not once.
+static std::string text_of_refills(const Fp4GemmConfig& config, const Fp4GemmParams& p) {
+  const std::uint32_t at_once = p.row_loads.divisor / (config.chunk_k() / config.load_elements());
+  if (at_once >= p.block_chunks) return "";
+  return ", A in " + std::to_string(ceil_div(p.block_chunks, at_once)) + " parts of K each turn";
+}
+
 std::string Fp4GemmPlan::str() const {
   const Fp4GemmParams& p = params;
   return fp4_gemm_kernel_name(kFp4GemmKernels[kernel]) + ": " + std::to_string(p.tiles) +
          " tiles of " + std::to_string(kFp4TileRows) + " rows of B, " +
          std::to_string(p.block_tiles) + " a block, " + text_of_fp4_division(p) + "; " +
          std::to_string(product(shape.grid)) + " x " + std::to_string(shape.block.x) +
-         " threads, " + std::to_string(shape.dynamic_shared_bytes) + " bytes shared\n";
+         " threads, " + std::to_string(shape.dynamic_shared_bytes) + " bytes shared" +
+         text_of_refills(kFp4GemmKernels[kernel], p) + "\n";
+}
+
+runtime::KernelSpec fp4_spec_for(bool sm120, runtime::KernelSpec spec) {
+  spec.fewer_threads = true;
+  spec.threads = static_cast<int>(32 * (sm120 ? kFp4MostWarpsOfSm120 : kFp4MostWarps));
+  spec.architecture = sm120 ? kSm120Architecture : kWgmmaArchitectures[0];
+  return spec;
 }
 
 std::vector<runtime::KernelSpec> fp4_gemm_kernel_specs() {
   std::vector<runtime::KernelSpec> specs;
   for (int i = 0; i < kFp4GemmKernels.kCount; ++i) {
-    specs.push_back(runtime::with_parameters<Fp4GemmParams>(
-        {.name = fp4_gemm_kernel_name(kFp4GemmKernels[i]),
-         .header = "ops/gemm/kernels/sm90/fp4_few_rows.cuh",
-         .call = "blockscale::fp4_few_rows_kernel<blockscale::kFp4GemmKernels[" +
-                 std::to_string(i) + "]>",
-         .threads = 32 * kFp4MostWarps,
-         .fewer_threads = true},
-        "blockscale::Fp4GemmParams"));
+    specs.push_back(
+        fp4_spec_for(kFp4GemmKernels.is_of_sm120(i),
+                     runtime::with_parameters<Fp4GemmParams>(
+                         {.name = fp4_gemm_kernel_name(kFp4GemmKernels[i]),
+                          .header = "ops/gemm/kernels/fp4_few_rows.cuh",
+                          .call = "blockscale::fp4_few_rows_kernel<blockscale::kFp4GemmKernels[" +
+                                  std::to_string(i) + "]>"},
+                         "blockscale::Fp4GemmParams")));
   }
-  return runtime::for_architectures(specs, kWgmmaArchitectures);
+  return specs;
 }
 
 }  // namespace blockscale::gemm_detail

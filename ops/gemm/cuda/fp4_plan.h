@@ -1,5 +1,5 @@
-// How a product of few rows of A with weights in FP4 or MXFP8 becomes a launch on Hopper: a pure
-// function of shapes, recipes, strides and the chip.
+// How a product of few rows of A with weights in FP4 or MXFP8 becomes a launch on Hopper, or on
+// SM120: a pure function of shapes, recipes, strides and the chip.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include "blockscale/device.h"
 #include "blockscale/gemm.h"
 #include "core/launch_shape.h"
-#include "ops/gemm/kernels/sm90/fp4_params.h"
+#include "ops/gemm/kernels/fp4_params.h"
 #include "runtime/kernels/kernel_spec.h"
 
 namespace blockscale::gemm_detail {
@@ -20,6 +20,9 @@ struct Fp4Division {
   std::uint32_t blocks_k = 1;     // of a cluster
   std::uint32_t warps_k = 1;      // of a block
   std::uint32_t block_tiles = 1;  // warps_k times as many warps are a block
+  /// Chunks of K that shared memory has A's rows of at a time, as many for each of warps_k warps;
+  /// 0: all of a block's.
+  std::uint32_t part_chunks = 0;
 };
 
 struct Fp4GemmPlan {
@@ -47,9 +50,12 @@ struct Fp4Sizes {
 };
 Fp4Sizes fp4_sizes_of(const GemmArguments& x, int kernel);
 
-/// Whether a kernel that there is takes operands as they lie, on such a chip.
-bool takes_fp4_operands(const ScaledTensorView& a, const ScaledTensorView& b, int kernel,
-                        const cuda::Chip& chip);
+/// Which of the two a chip is, of those that have kernels of few rows.
+bool has_fp4_kernels(const cuda::Chip& chip);
+bool is_sm120(const cuda::Chip& chip);
+
+/// Whether a kernel of few rows takes operands as they lie.
+bool takes_fp4_operands(const ScaledTensorView& a, const ScaledTensorView& b, int kernel);
 
 /// The division that is expected to be fastest of those that fit shared memory, if any does.
 std::optional<Fp4Division> best_fp4_division(const Fp4Sizes& size, const cuda::Chip& chip);
@@ -70,6 +76,9 @@ std::string text_of_fp4_division(const Fp4GemmParams& p);
 /// fastest.
 std::optional<Fp4GemmPlan> plan_fp4_gemm(const GemmArguments& validated, const cuda::Chip& chip,
                                          std::optional<Fp4Division> division = std::nullopt);
+
+/// A kernel of few rows for Hopper, or for SM120, with as many threads as it may have there.
+runtime::KernelSpec fp4_spec_for(bool sm120, runtime::KernelSpec spec);
 
 /// What the kernel pack compiles for these products: kFp4GemmKernels.
 std::vector<runtime::KernelSpec> fp4_gemm_kernel_specs();

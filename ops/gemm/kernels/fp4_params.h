@@ -3,8 +3,8 @@
 
 #include "core/divisor.h"
 #include "device/epilogue/linear.h"
+#include "ops/gemm/kernels/fp4_config.h"
 #include "ops/gemm/kernels/params.h"
-#include "ops/gemm/kernels/sm90/fp4_config.h"
 
 namespace blockscale {
 
@@ -25,7 +25,7 @@ struct Fp4GemmParams {
   uint32_t warps_k = 1;       // of a block, that divide its part of K
   uint32_t block_tiles = 1;   // of B: so many times warps_k warps are a block
   uint32_t tiles = 0;         // of kFp4TileRows rows of B
-  Divisor row_loads;          // of 16 bytes, of a block's part of a row of A
+  Divisor row_loads;          // of 16 bytes, of what shared memory has at a time of a row of A
 };
 
 }  // namespace blockscale

@@ -14,8 +14,8 @@
 #include "device/ptx/warp.h"
 #include "device/scheduler/rows.h"
 #include "device/vector.h"
+#include "ops/gemm/kernels/fp4_params.h"
 #include "ops/gemm/kernels/gemv_fp8.cuh"
-#include "ops/gemm/kernels/sm90/fp4_params.h"
 
 namespace blockscale::fp4_few_rows {
 
@@ -53,6 +53,16 @@ class DenseTurns {
 
 BLOCKSCALE_DEVICE uint32_t first_chunk_of_block(const Fp4GemmParams& p) {
   return ptx::ctaid_x() * p.block_chunks;
+}
+
+/// The first chunk that shared memory has A's rows of: the block's, or that of a part of K.
+template <Fp4GemmConfig kConfig>
+BLOCKSCALE_DEVICE uint32_t first_chunk_in_memory(const Fp4GemmParams& p, uint32_t first) {
+  if constexpr (kConfig.refills) {
+    return first;
+  } else {
+    return first_chunk_of_block(p);
+  }
 }
 
 /// What a warp has of a block's tiles: which of those of a turn, and of it chunks from `chunk` to
@@ -204,16 +214,18 @@ BLOCKSCALE_DEVICE Bytes16 pairs_of(const Bytes16& load, uint32_t first) {
   }
 }
 
-/// Fills shared memory with the block's part of a turn's rows of A, eight neighbours, a vector,
-/// side by side; of a step each lane's first vectors come first, then their second ones.
+/// Fills shared memory with the block's part of a turn's rows of A, or with that from chunk `part`
+/// on, eight neighbours, a vector, side by side; of a step each lane's first vectors come first,
+/// then their second ones.
 template <Fp4GemmConfig kConfig>
 BLOCKSCALE_DEVICE void bring_tokens(const Fp4GemmParams& p, const Fp4GemmMemory& memory,
-                                    const TurnRows& rows) {
+                                    const TurnRows& rows, uint32_t part = 0) {
   constexpr uint32_t kElements = kConfig.load_elements(), kVectors = kConfig.piece_k() / 8;
   constexpr uint32_t kAtOnce = 4;  // loads of a thread, which do not wait for each other
   const uint32_t threads = ptx::ntid_x();
   const uint32_t loads = p.row_loads.divisor, count = rows.count * loads;
-  const uint32_t first_load = first_chunk_of_block(p) * (kConfig.chunk_k() / kElements);
+  const uint32_t first_load =
+      first_chunk_in_memory<kConfig>(p, part) * (kConfig.chunk_k() / kElements);
   const uint32_t end_load = p.pieces * (kConfig.piece_k() / kElements);
   const uint8_t* const a = p.a + rows.matrix * p.a_batch_stride;
   for (uint32_t first = ptx::tid_x(); first < count; first += kAtOnce * threads) {

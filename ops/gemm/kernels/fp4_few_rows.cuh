@@ -35,7 +35,7 @@
 #include "device/ptx/special_registers.h"
 #include "device/ptx/warp.h"
 #include "device/vector.h"
-#include "ops/gemm/kernels/sm90/fp4_load.cuh"
+#include "ops/gemm/kernels/fp4_load.cuh"
 #include "ops/gemm/kernels/tensor_scale.cuh"
 
 namespace blockscale {
@@ -235,20 +235,60 @@ BLOCKSCALE_DEVICE void sync_parts(const Fp4GemmParams& p) {
   }
 }
 
-/// Adds the products of a turn, of a warp's part of K, up.
+/// Adds the products of a turn, of a warp's part of K, up; shared memory has A's rows from chunk
+/// `first` on, if not from the block's.
 template <Fp4GemmConfig kConfig, class Turns>
 BLOCKSCALE_DEVICE void add_chunks(const Fp4GemmParams& p, const Part& part,
                                   const Multiplier<kConfig>& multiplier,
-                                  Weights<kConfig, Turns>& weights, Sums<kConfig>& sums) {
+                                  Weights<kConfig, Turns>& weights, Sums<kConfig>& sums,
+                                  uint32_t first = 0) {
   BLOCKSCALE_NO_UNROLL
   for (uint32_t chunk = part.chunk; chunk < part.end_chunk; chunk += p.warps_k) {
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < kFp4ChunkSteps; i += 2) {
       multiplier.add_steps(sums, weights[i], weights[i + 1],
-                           (chunk - first_chunk_of_block(p)) * kFp4ChunkSteps + i);
+                           (chunk - first_chunk_in_memory<kConfig>(p, first)) * kFp4ChunkSteps + i);
       weights.load(i);
     }
     weights.next_chunk();
+  }
+}
+
+/// The chunks of K that shared memory has A's rows of: all of a block's, or in turn as many as each
+/// of its warps takes alike.
+template <Fp4GemmConfig kConfig>
+BLOCKSCALE_DEVICE uint32_t chunks_at_once(const Fp4GemmParams& p) {
+  if constexpr (kConfig.refills) {
+    return p.row_loads.divisor / (kConfig.chunk_k() / kConfig.load_elements());
+  } else {
+    return p.block_chunks;
+  }
+}
+
+/// Whether that is not all.
+template <Fp4GemmConfig kConfig>
+BLOCKSCALE_DEVICE bool refills(const Fp4GemmParams& p) {
+  return kConfig.refills && chunks_at_once<kConfig>(p) < p.block_chunks;
+}
+
+/// The same of a turn, whose rows of A are brought part by part if they are not all there.
+template <Fp4GemmConfig kConfig, class Turns>
+BLOCKSCALE_DEVICE void add_parts(const Fp4GemmParams& p, const Part& part,
+                                 const Fp4GemmMemory& memory, const TurnRows& rows,
+                                 const Multiplier<kConfig>& multiplier,
+                                 Weights<kConfig, Turns>& weights, Sums<kConfig>& sums) {
+  static_assert(!kConfig.has_token_scales());
+  const uint32_t chunks = chunks_at_once<kConfig>(p);
+  for (uint32_t first = 0; first < p.block_chunks; first += chunks) {
+    if (refills<kConfig>(p)) {
+      ptx::barrier_sync_all();  // nobody reads the part before
+      bring_tokens<kConfig>(p, memory, rows, first);
+      ptx::barrier_sync_all();
+    }
+    Part now = part;
+    now.chunk += first;
+    if (first + chunks < now.end_chunk) now.end_chunk = first + chunks;
+    add_chunks(p, now, multiplier, weights, sums, first);
   }
 }
 
@@ -308,19 +348,23 @@ BLOCKSCALE_DEVICE void fp4_few_rows_kernel(const Fp4GemmParams& p) {
   ptx::griddepcontrol_wait();
   ptx::griddepcontrol_launch_dependents();
   const Part part(p);
-  const Fp4GemmMemory memory =
-      memory_of_fp4(kConfig, p.epilogue.rows, p.block_chunks, p.block_tiles * p.warps_k);
+  const Fp4GemmMemory memory = memory_of_fp4(kConfig, p.epilogue.rows, chunks_at_once<kConfig>(p),
+                                             p.block_tiles * p.warps_k);
   DenseTurns turns(p);
   Weights<kConfig, DenseTurns> weights(p, part, turns);
   const TurnRows rows = turns.rows();
-  bring_rows<kConfig>(p, memory, rows);
+  if (!refills<kConfig>(p)) bring_rows<kConfig>(p, memory, rows);
   ptx::barrier_sync_all();
   const fp4_few_rows::Multiplier<kConfig> multiplier(memory, rows.count);
   // Who stores to a buffer again has met all who read it, behind the other buffer's stores.
   uint32_t buffer = 0;  // where it begins
   for (; turns.has(); turns.next()) {
     Sums<kConfig> sums = {};
-    add_chunks(p, part, multiplier, weights, sums);
+    if constexpr (kConfig.refills) {
+      add_parts(p, part, memory, rows, multiplier, weights, sums);
+    } else {
+      add_chunks(p, part, multiplier, weights, sums);
+    }
     const ptx::SharedAddress to = device::shared_base() + (memory.sums + buffer);
     store_sums<kConfig>(sums, rows.count, memory, to);
     sync_parts(p);

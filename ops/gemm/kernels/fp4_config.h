@@ -19,6 +19,9 @@ struct Fp4GemmConfig {
   Recipe b = Recipe::nvfp4;  // or mxfp4, or of MXFP8
   Format a = Format::bf16;   // its elements: bf16, f16, or e4m3 with FP8's scales
   int tokens = 8;            // rows of A, at most: mma.sync has 8 columns
+  /// A's rows come to shared memory part by part, in each turn, where it does not hold them: on
+  /// SM120, which has 99 KiB, and no clusters to divide K.
+  bool refills = false;
 
   /// What elements of both become.
   BLOCKSCALE_HD constexpr Format form() const { return a == Format::f16 ? a : Format::bf16; }
@@ -29,14 +32,19 @@ struct Fp4GemmConfig {
   BLOCKSCALE_HD constexpr uint32_t piece_k() const { return element() == Format::e2m1 ? 32 : 16; }
   BLOCKSCALE_HD constexpr uint32_t step_k() const { return 4 * piece_k(); }
   BLOCKSCALE_HD constexpr uint32_t chunk_k() const { return kFp4ChunkPieces * piece_k(); }
+  /// Whether SM120 has kernels of the pair: of weights in FP4 beside bf16 and f16.
+  BLOCKSCALE_HD constexpr bool is_pair_of_sm120() const {
+    return a != Format::e4m3 && element() == Format::e2m1;
+  }
 
   friend BLOCKSCALE_HD constexpr bool operator==(const Fp4GemmConfig&,
                                                  const Fp4GemmConfig&) = default;
 };
 
-inline constexpr uint32_t kFp4TileRows = 16;    // of B, that a warp multiplies at a time
-inline constexpr uint32_t kFp4MostWarps = 16;   // of a block
-inline constexpr uint32_t kFp4MostBlocksK = 8;  // that divide K: blocks of a cluster
+inline constexpr uint32_t kFp4TileRows = 16;          // of B, that a warp multiplies at a time
+inline constexpr uint32_t kFp4MostWarps = 16;         // of a block
+inline constexpr uint32_t kFp4MostWarpsOfSm120 = 12;  // where 128 registers are too few
+inline constexpr uint32_t kFp4MostBlocksK = 8;        // that divide K: blocks of a cluster
 
 /// Where everything lies in shared memory, in bytes from its start: rows of A, of which neighbours
 /// lie so that eight lanes read two of them from different banks; their scales, [step][row of A];
@@ -67,22 +75,32 @@ BLOCKSCALE_HD constexpr Fp4GemmMemory memory_of_fp4(const Fp4GemmConfig& config,
 }
 
 inline constexpr struct Fp4GemmKernelList {
-  static constexpr int kFp4 = 12, kCount = kFp4 + 8;  // those of FP4 come first
+  // Those of FP4 come first, then of MXFP8, then SM120's.
+  static constexpr int kFp4 = 12, kOfHopper = kFp4 + 8, kCount = kOfHopper + 4;
 
   BLOCKSCALE_HD constexpr Fp4GemmConfig operator[](int i) const {
     constexpr Format kOfA[] = {Format::bf16, Format::f16, Format::e4m3};
     constexpr Recipe kOfB[] = {Recipe::nvfp4, Recipe::mxfp4, Recipe::mxfp8_e4m3,
                                Recipe::mxfp8_e5m2};
+    if (i >= kOfHopper) {
+      const int own = i - kOfHopper;
+      return {.b = kOfB[own / 2], .a = kOfA[own % 2], .tokens = 16, .refills = true};
+    }
     const int tokens = i % 2 == 0 ? 8 : 16;
     if (i < kFp4) return {.b = kOfB[i / 6], .a = kOfA[i / 2 % 3], .tokens = tokens};
     return {.b = kOfB[2 + (i - kFp4) / 4], .a = kOfA[i / 2 % 2], .tokens = tokens};
   }
-  /// The number of the kernel with the fewest columns for so many rows of A; -1 if there is none.
-  BLOCKSCALE_HD constexpr int find(Recipe a, Recipe b, int64_t rows) const {
+  /// Whether it is SM120's. Those have 16 columns, whose products take half the time that weights
+  /// take from memory there, by public figures.
+  BLOCKSCALE_HD constexpr bool is_of_sm120(int i) const { return i >= kOfHopper; }
+  /// The number of the kernel with the fewest columns for so many rows of A, on Hopper or on SM120;
+  /// -1 if there is none.
+  BLOCKSCALE_HD constexpr int find(Recipe a, Recipe b, int64_t rows, bool on_sm120) const {
     const RecipeTraits& t = recipe_traits(a);
     if (t.family != Family::plain && t.family != Family::fp8) return -1;
     for (int i = 0; i < kCount; ++i) {
       const Fp4GemmConfig c = (*this)[i];
+      if (on_sm120 != is_of_sm120(i)) continue;
       if (c.b == b && c.a == t.element && rows <= c.tokens) return i;
     }
     return -1;

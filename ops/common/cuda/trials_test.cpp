@@ -1,0 +1,213 @@
+// Trials of kernels that only the emulator has run, against a fake libcuda.so.1 of an SM120: what
+// is launched and said where they pass, fail, or cannot be held. A verdict is of a process, so that
+// each process here is one of its own.
+#include "ops/common/cuda/trials.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/testing.h"
+#include "ops/common/cuda/kernel_list.h"
+#include "tests/fake_libcuda.h"
+#include "tests/fake_pack.h"
+
+namespace blockscale {
+namespace {
+
+using cuda::KernelsOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
+
+constexpr const char* kFewRows = "gemm_few_rows_nvfp4_bf16_16_refilled";
+constexpr const char* kFewRowsOfGroups = "grouped_gemm_few_rows_mxfp4_bf16_8";
+
+class KernelTrials : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    setenv("BLOCKSCALE_LIBCUDA", BLOCKSCALE_FAKE_LIBCUDA, 1);
+    pack_ = std::make_unique<test::FakePack>(kernel_list());
+  }
+  static void TearDownTestSuite() { pack_.reset(); }
+  void SetUp() override { setenv("BLOCKSCALE_CACHE", cache().c_str(), 1); }
+  void TearDown() override { unsetenv("BLOCKSCALE_CACHE"); }
+
+  std::filesystem::path cache() const { return folder_ / "cache"; }
+  std::vector<std::filesystem::path> verdicts() const {
+    std::vector<std::filesystem::path> paths;
+    if (!std::filesystem::exists(cache())) return paths;
+    for (const auto& entry : std::filesystem::directory_iterator(cache())) {
+      if (entry.path().extension() == ".trial") paths.push_back(entry.path());
+    }
+    return paths;
+  }
+
+  /// Runs `body` in a process that knows of no trial.
+  void in_a_process(const std::function<void()>& body) {
+    EXPECT_EXIT(
+        {
+          fake_.reset();
+          fake_.compute_capability = 120;
+          fake_.parameter_bytes = 8;
+          testing::internal::CaptureStdout();
+          body();
+          std::fputs(testing::internal::GetCapturedStdout().c_str(), stderr);
+          std::_Exit(HasFailure() ? 1 : 0);  // the pack is the parent's
+        },
+        testing::ExitedWithCode(0), "");
+  }
+
+  /// Has the fake leave another result where kernels with `part` in their names are tried.
+  void spoil(const std::string& part) {
+    fake_.milliseconds = [this, part](const test::FakeLaunch& launch) {
+      const bool is_tried = !fake_.memory.empty() && launch.kernel.find(part) != std::string::npos;
+      if (is_tried) fake_.memory.begin()->second.front() = {};
+      return 1;
+    };
+  }
+
+  /// What was logged, to standard output, since the last time.
+  static std::string said() {
+    std::string text = testing::internal::GetCapturedStdout();
+    testing::internal::CaptureStdout();
+    return text;
+  }
+
+  /// The kernels that a call launches.
+  std::vector<std::string> launched(const std::function<void()>& call) {
+    fake_.launches.clear();
+    call();
+    EXPECT_THAT(fake_.memory, IsEmpty());  // nothing stays allocated
+    std::vector<std::string> kernels;
+    for (const test::FakeLaunch& launch : fake_.launches) kernels.push_back(launch.kernel);
+    return kernels;
+  }
+  static std::byte* memory(int part) {
+    return reinterpret_cast<std::byte*>((std::uintptr_t{1} << 32) +
+                                        (static_cast<std::uintptr_t>(part) << 27));
+  }
+  static ScaledTensorView operand(Recipe recipe, std::int64_t rows, int part) {
+    ScaledTensorView x = {recipe, rows, 512};
+    x.values = memory(part);
+    if (recipe != Recipe::bf16) x.scales = memory(part + 1);
+    return x;
+  }
+  std::vector<std::string> launched_by_gemm(void* stream = nullptr) {
+    GemmArguments x;
+    x.a = operand(Recipe::bf16, 4, 0);
+    x.b = operand(Recipe::nvfp4, 64, 1);
+    x.d = {memory(3), Format::bf16, 4, 64};
+    return launched([&] { cuda::gemm(x, {.stream = stream}); });
+  }
+  std::vector<std::string> launched_by_groups() {
+    GroupedGemmArguments x;
+    x.a = operand(Recipe::bf16, 4, 0);
+    x.b = operand(Recipe::mxfp4, 64, 1);
+    x.b.batch = 4;
+    x.d = {memory(3), Format::bf16, 4, 64};
+    x.offsets = reinterpret_cast<const std::int32_t*>(memory(4));
+    return launched([&] { cuda::grouped_gemm(x); });
+  }
+
+  inline static std::unique_ptr<test::FakePack> pack_;
+  test::FakeCuda& fake_ = test::fake_cuda(BLOCKSCALE_FAKE_LIBCUDA);
+  test::ScratchFolder folder_;
+};
+
+TEST_F(KernelTrials, AKernelThatPassesIsLaunched) {
+  in_a_process([&] {
+    EXPECT_THAT(launched_by_gemm(), ElementsAre(kFewRows, StartsWith("gemm_plain_"), kFewRows));
+    EXPECT_THAT(launched_by_gemm(), ElementsAre(kFewRows));
+    EXPECT_THAT(launched_by_groups(),
+                ElementsAre(kFewRowsOfGroups, StartsWith("grouped_gemm_plain_"), kFewRowsOfGroups));
+    EXPECT_THAT(launched_by_groups(), ElementsAre(kFewRowsOfGroups));
+    EXPECT_EQ(said(), "");
+  });
+  EXPECT_EQ(verdicts().size(), 2u);
+}
+
+TEST_F(KernelTrials, PlainKernelsTakeThePlaceOfOneThatFails) {
+  in_a_process([&] {
+    spoil("few_rows");
+    EXPECT_THAT(launched_by_gemm(),
+                ElementsAre(kFewRows, StartsWith("gemm_plain_"), StartsWith("gemm_plain_")));
+    EXPECT_THAT(said(), HasSubstr("plain kernels take the place of gemm_few_rows_nvfp4"));
+    EXPECT_THAT(launched_by_gemm(), ElementsAre(StartsWith("gemm_plain_")));
+    EXPECT_EQ(said(), "");  // once
+    (void)launched_by_groups();
+    EXPECT_THAT(said(), HasSubstr("place of grouped_gemm_few_rows_mxfp4"));
+    EXPECT_THAT(launched_by_groups(), ElementsAre(StartsWith("grouped_gemm_plain_")));
+  });
+}
+
+TEST_F(KernelTrials, AnotherProcessReadsWhatOneFound) {
+  in_a_process([&] { (void)launched_by_gemm(); });
+  in_a_process([&] { EXPECT_THAT(launched_by_gemm(), ElementsAre(kFewRows)); });
+  ASSERT_EQ(verdicts().size(), 1u);
+  EXPECT_EQ(test::read_text(verdicts()[0]),
+            "passed gemm_few_rows_nvfp4_bf16_16_refilled on Fake H200 number 0\n");
+  test::write_text(verdicts()[0], "failed\n");
+  in_a_process([&] {
+    EXPECT_THAT(launched_by_gemm(), ElementsAre(StartsWith("gemm_plain_")));
+    EXPECT_THAT(said(), HasSubstr("it failed its trial before"));
+  });
+  test::write_text(verdicts()[0], "");
+  in_a_process([&] { EXPECT_EQ(launched_by_gemm().size(), 3u); });
+  EXPECT_THAT(test::read_text(verdicts()[0]), StartsWith("passed"));
+}
+
+TEST_F(KernelTrials, NothingIsTriedNorSaidWithinACapture) {
+  in_a_process([&] {
+    fake_.capturing = &fake_;
+    EXPECT_THAT(launched_by_gemm(&fake_), ElementsAre(StartsWith("gemm_plain_")));
+    EXPECT_EQ(fake_.calls["cuMemAlloc_v2"], 0);
+    EXPECT_EQ(said(), "");
+    EXPECT_THAT(verdicts(), IsEmpty());
+    fake_.capturing = nullptr;
+    EXPECT_EQ(launched_by_gemm(&fake_).size(), 3u);
+    fake_.capturing = &fake_;
+    EXPECT_THAT(launched_by_gemm(&fake_), ElementsAre(kFewRows));
+  });
+}
+
+TEST_F(KernelTrials, OneThatCannotBeHeldIsSaidAndNotKept) {
+  in_a_process([&] {
+    fake_.failures["cuMemAlloc_v2"] = 2;
+    EXPECT_THAT(launched_by_gemm(), ElementsAre(StartsWith("gemm_plain_")));
+    EXPECT_THAT(said(), HasSubstr("cuMemAlloc_v2 failed with error 2"));
+  });
+  EXPECT_THAT(verdicts(), IsEmpty());
+}
+
+TEST_F(KernelTrials, LoadKernelsHoldsThem) {
+  in_a_process([&] {
+    EXPECT_EQ(launched([] { cuda::load_kernels(KernelsOf::quantize); }).size(), 0u);
+    EXPECT_EQ(launched([] { cuda::load_kernels(KernelsOf::gemm); }).size(), 8u);
+    EXPECT_EQ(launched([] { cuda::load_kernels(KernelsOf::all); }).size(), 8u);
+    EXPECT_EQ(launched([] { cuda::load_kernels(KernelsOf::all); }).size(), 0u);
+    fake_.capturing = &fake_;
+    EXPECT_THAT(launched_by_gemm(&fake_), ElementsAre(kFewRows));
+  });
+  EXPECT_EQ(verdicts().size(), 22u);
+}
+
+TEST_F(KernelTrials, HopperHasNone) {
+  in_a_process([&] {
+    fake_.compute_capability = 90;
+    EXPECT_EQ(launched_by_gemm().size(), 1u);
+    EXPECT_EQ(fake_.calls["cuStreamIsCapturing"], 0);
+  });
+  EXPECT_THAT(verdicts(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace blockscale

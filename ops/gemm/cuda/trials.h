@@ -1,0 +1,57 @@
+// Products by which kernels are tried (ops/common/cuda/trials.h), and the kernels of plans that
+// are.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "blockscale/gemm.h"
+#include "blockscale/tensor.h"
+#include "ops/common/cuda/trials.h"
+#include "ops/gemm/cuda/launch.h"
+#include "ops/gemm/cuda/product_plan.h"
+#include "runtime/kernels/architecture.h"
+
+namespace blockscale::gemm_detail {
+
+/// A product that only the kernel which is tried computes on its chips, unless `plan_by` is given.
+struct TrialProduct {
+  Recipe a = Recipe::bf16, b = Recipe::nvfp4;
+  std::int64_t rows = 1, columns = 1, k = 1;
+  ProductPlan (*plan_by)(const GemmArguments& validated, const cuda::Chip& chip) = nullptr;
+};
+
+/// A's recipe for a kernel of such elements.
+constexpr Recipe plain_recipe_of(Format element) {
+  return element == Format::f16 ? Recipe::f16 : Recipe::bf16;
+}
+
+/// An operand of a trial, row_major: whole numbers from -6 to 6, whose blocks have scales of 1, 2
+/// and 4. Sums of products of two are exact in f32 in any order, for k below 2^14.
+ScaledTensor trial_operand(Recipe recipe, std::int64_t rows, std::int64_t k, std::uint64_t seed,
+                           std::int64_t batch = 1);
+
+/// Whether a product has on the current device the bits that it has by plain kernels, D in f32.
+bool agrees_with_plain(const TrialProduct& product);
+
+TrialProduct trial_product_of_few_rows(int kernel);
+cuda::Trial trial_of_few_rows(std::size_t kernel);
+TrialProduct trial_product_of_block_scales(int kernel);
+cuda::Trial trial_of_block_scales(std::size_t kernel);
+
+/// visit(trial) of what a plan launches for a chip that nothing has run on.
+template <class Visit>
+void for_each_trial(const ProductPlan& plan, const Visit& visit) {
+  if (const auto* const few_rows = std::get_if<Fp4GemmPlan>(&plan.product)) {
+    visit(trial_of_few_rows(static_cast<std::size_t>(few_rows->kernel)));
+  } else if (const auto* const scaled = std::get_if<BlockScaledPlan>(&plan.product)) {
+    visit(trial_of_block_scales(static_cast<std::size_t>(scaled->kernel)));
+  }
+}
+
+/// Those of all kernels for such a chip.
+std::vector<cuda::Trial> trials_on(const cuda::Chip& chip);
+
+}  // namespace blockscale::gemm_detail

@@ -1,0 +1,68 @@
+#include "ops/grouped_gemm/cuda/trials.h"
+
+#include "ops/common/cuda/trial_results.h"
+#include "ops/gemm/cuda/trials.h"
+#include "ops/grouped_gemm/call_memory.h"
+#include "ops/grouped_gemm/cuda/launch.h"
+#include "ops/grouped_gemm/cuda/specs.h"
+#include "ops/grouped_gemm/validate.h"
+
+namespace blockscale::grouped_gemm_detail {
+namespace {
+
+bool few_rows_agree(std::size_t kernel) {
+  return agrees_with_plain(
+      trial_groups_of_few_rows(static_cast<int>(kernel - fp4_few_rows_kernel(0))));
+}
+
+}  // namespace
+
+std::vector<std::int32_t> offsets_of(const TrialGroups& groups) {
+  return {0, 1, 1, 1 + groups.rows, 4 + groups.rows};
+}
+
+bool agrees_with_plain(const TrialGroups& of) {
+  const std::vector<std::int32_t> offsets = offsets_of(of);
+  const std::int64_t rows = offsets.back(), groups = std::ssize(offsets) - 1;
+  const ScaledTensor a = gemm_detail::trial_operand(of.a, rows, of.k, 1);
+  const ScaledTensor b = gemm_detail::trial_operand(of.b, of.columns, of.k, 2, groups);
+  std::vector<float> d(static_cast<std::size_t>(rows * of.columns));
+  GroupedGemmArguments host;
+  host.a = a.view();
+  host.b = b.view();
+  host.d = {d.data(), Format::f32, rows, of.columns};
+  host.offsets = offsets.data();
+  cuda::TrialMemory<GroupedGemmArguments> memory(
+      validated(host), [](auto& x, const auto& visit) { for_each_memory(x, visit); });
+  cuda::Chip chip = cuda::current_device();
+  const auto result = [&] {
+    return memory.result_of([&](const GroupedGemmArguments& x, const cuda::Execution& execution) {
+      GroupedPlan plan = plan_grouped(x, chip);
+      launch_steps(plan, execution);
+    });
+  };
+  const std::vector<std::byte> own = result();
+  chip.plain_only = true;
+  return own == result();
+}
+
+TrialGroups trial_groups_of_few_rows(int kernel) {
+  const Fp4GemmConfig c = kFp4GroupedKernels[kernel];
+  return {gemm_detail::plain_recipe_of(c.a), c.b, kFp4GroupedRows + 3, 40, 672};
+}
+
+cuda::Trial trial_of_few_rows(std::size_t kernel) {
+  return {&kernels(), kernel, few_rows_agree};
+}
+
+std::vector<cuda::Trial> trials_on(const cuda::Chip& chip) {
+  std::vector<cuda::Trial> trials;
+  for (int i = 0; i < kFp4GroupedKernels.kCount && gemm_detail::is_sm120(chip); ++i) {
+    if (kFp4GroupedKernels[i].is_pair_of_sm120()) {
+      trials.push_back(trial_of_few_rows(fp4_few_rows_kernel(i)));
+    }
+  }
+  return trials;
+}
+
+}  // namespace blockscale::grouped_gemm_detail

@@ -1,0 +1,101 @@
+// The grouped products by which kernels are tried, in the emulator on an SM120: the kernel and the
+// plain one give the same bits, and a kernel that is wrong in one place does not.
+#include "ops/grouped_gemm/cuda/trials.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "ops/gemm/cuda/trials.h"
+#include "ops/grouped_gemm/cuda/specs.h"
+#include "ops/grouped_gemm/test/emulation.h"
+#include "ops/grouped_gemm/validate.h"
+#include "tests/chip.h"
+
+namespace blockscale {
+namespace {
+
+using grouped_gemm_detail::GroupedPlan;
+
+class Trial {
+ public:
+  explicit Trial(const grouped_gemm_detail::TrialGroups& of)
+      : offsets_(grouped_gemm_detail::offsets_of(of)),
+        a_(gemm_detail::trial_operand(of.a, offsets_.back(), of.k, 1)),
+        b_(gemm_detail::trial_operand(of.b, of.columns, of.k, 2, std::ssize(offsets_) - 1)),
+        d_(static_cast<std::size_t>(offsets_.back() * of.columns)) {
+    x_.a = a_.view();
+    x_.b = b_.view();
+    x_.d = {d_.data(), Format::f32, x_.a.rows, of.columns};
+    x_.offsets = offsets_.data();
+    x_ = grouped_gemm_detail::validated(x_);
+  }
+
+  GroupedPlan plan_on(const cuda::Chip& chip) const {
+    return grouped_gemm_detail::plan_grouped(x_, chip);
+  }
+
+  std::vector<float> result_of(GroupedPlan plan) {
+    const auto bytes = [](std::int64_t count) { return static_cast<std::size_t>(count); };
+    const ScaledTensorView &a = x_.a, &b = x_.b;
+    std::vector<emulator::Buffer> buffers = {
+        emulator::buffer("a", a.values, bytes(a.rows * a.value_row_stride),
+                         emulator::BufferUse::input),
+        emulator::buffer("b", b.values, bytes(b.batch * b.value_batch_stride),
+                         emulator::BufferUse::input),
+        emulator::buffer("b scales", b.scales, bytes(b.batch * b.scale_batch_stride),
+                         emulator::BufferUse::input),
+        emulator::buffer("tensor scale", b.tensor_scale,
+                         bytes(4 * ((b.batch - 1) * b.tensor_scale_batch_stride + 1)),
+                         emulator::BufferUse::input),
+        emulator::input("offsets", offsets_),
+        emulator::output("d", d_)};
+    std::erase_if(buffers, [](const auto& buffer) { return buffer.data == nullptr; });
+    std::fill(d_.begin(), d_.end(), -1.0f);
+    EXPECT_TRUE(test::emulate(plan, buffers, emulator::in_order()));
+    return d_;
+  }
+
+ private:
+  std::vector<std::int32_t> offsets_;
+  ScaledTensor a_, b_;
+  std::vector<float> d_;
+  GroupedGemmArguments x_;
+};
+
+TEST(EmulatedGroupTrials, FewRowsAgreeUnlessAKernelIsWrong) {
+  const std::pair<const char*, std::function<void(Fp4FewRowsParams&)>> mutants[] = {
+      {"groups have the weights of the first", [](auto& p) { p.b_batch_stride = 0; }},
+      {"groups have the scales of the first", [](auto& p) { p.scales.batch_stride = 0; }},
+      {"a block of K is left out", [](auto& p) { --p.pieces; }},
+  };
+  const cuda::Chip chip = test::sm120_of(3);
+  cuda::Chip plain = chip;
+  plain.plain_only = true;
+  std::size_t tried = 0;
+  for (int kernel = 0; kernel < kFp4GroupedKernels.kCount; ++kernel) {
+    if (!kFp4GroupedKernels[kernel].is_pair_of_sm120()) continue;
+    ++tried;
+    Trial trial(grouped_gemm_detail::trial_groups_of_few_rows(kernel));
+    const GroupedPlan plan = trial.plan_on(chip);
+    ASSERT_EQ(plan.steps.at(0).kernel, grouped_gemm_detail::fp4_few_rows_kernel(kernel));
+    ASSERT_EQ(trial.plan_on(plain).path(), gemm_detail::GemmPath::plain);
+    const std::vector<float> expected = trial.result_of(trial.plan_on(plain));
+    EXPECT_GT(std::count_if(expected.begin(), expected.end(), [](float x) { return x > 0; }),
+              expected.size() / 3);
+    EXPECT_EQ(trial.result_of(plan), expected);
+    for (const auto& [name, change] : mutants) {
+      GroupedPlan changed = plan;
+      change(std::get<Fp4FewRowsParams>(changed.steps[0].params));
+      EXPECT_NE(trial.result_of(changed), expected) << name;
+    }
+  }
+  EXPECT_EQ(tried, grouped_gemm_detail::trials_on(chip).size());
+}
+
+}  // namespace
+}  // namespace blockscale
