@@ -102,9 +102,9 @@ void absolute_maximum(const MatrixView& x, const QuantizeInput& input, float* ou
 /// Bytes of workspace that `gemm` needs on default_chip(): none, but of the FP8 kernels a copy of
 /// each operand whose values, rows or matrices begin at no multiple of 16 bytes, or, where many
 /// rows are multiplied by many, at odd ones (tensor copies then take half as long again), of those
-/// of many rows with weights in FP4 A in bf16 where it is neither that nor f16, of the plain ones D
-/// in f32 where it is quantized, and of all of them D in f32 where a transform comes before a
-/// result that is not. Throws as `gemm` does.
+/// of many rows with weights in FP4 or MX A in bf16 where it is neither that nor f16, and weights
+/// in MXFP6 or MXFP8 in bf16, of the plain ones D in f32 where it is quantized, and of all of them
+/// D in f32 where a transform comes before a result that is not. Throws as `gemm` does.
 std::int64_t gemm_workspace_bytes(const GemmArguments& arguments);
 
 /// As blockscale::gemm, for every pair that it computes. FP8 recipes of e4m3 on both sides

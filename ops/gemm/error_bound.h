@@ -46,7 +46,7 @@ inline constexpr UsualError kUsualErrors[] = {
     {GemmPath::cpu_unfused, "CPU, unfused", {16, 48}, 0.49},
     {GemmPath::sm90_fp8, "sm_90, FP8", {16000, 104000}, 0.59},
     {GemmPath::fp4_few_rows, "FP4, few rows", {6, 18}, 0.28},
-    {GemmPath::sm90_fp4_tiles, "sm_90, FP4, many rows", {32, 1024}, 0.56},
+    {GemmPath::sm90_fp4_tiles, "sm_90, many rows", {32, 1024}, 0.56},
     {GemmPath::sm120_block_scaled, "sm_120, block scales", {16, 512}, 0.44},
     {GemmPath::plain, "plain kernels", {8, 28}, 0.46},
 };
@@ -101,14 +101,15 @@ constexpr double proven_error_of_fp4(Recipe a, Recipe b, std::int64_t k) {
   return mma_segment_error(recipe_traits(a).element, 8) * (1 + in_f32 * 0x1p-24) + in_f32;
 }
 
-/// Of weights in FP4 and many rows: instructions of 16 of k sum all of K, or a part of it, up to
-/// eight of which are added in f32, or each 128 or 32 of k where A has scales of these in eight
-/// bits; where MX's scales are the sums', each block of 32 is added.
+/// Of many rows: instructions of 16 of k sum all of K, or a part of it, up to eight of which are
+/// added in f32, or each 128 or 32 of k where A has scales of these in eight bits; where MXFP4's
+/// scales are the sums', each block of 32 is added. But for products of two subnormal numbers of
+/// f16, as B may have these, too.
 constexpr double proven_error_of_fp4_tiles(Recipe a, Recipe b, std::int64_t k) {
   const RecipeTraits& t = recipe_traits(a);
   const bool promotes = format_traits(t.element).bits == 8 && t.block_k != 0;
   const std::int64_t block = promotes && k > t.block_k ? t.block_k : k;
-  const std::int64_t added = b != Recipe::nvfp4 ? ceil_div(k, 32)
+  const std::int64_t added = b == Recipe::mxfp4 ? ceil_div(k, 32)
                              : promotes         ? ceil_div(k, block)
                                                 : 0;
   const double in_f32 = roundings(static_cast<double>(added) + kEndRoundings);

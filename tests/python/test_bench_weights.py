@@ -44,6 +44,14 @@ def test_activations_in_other_recipes_are_apart() -> None:
     assert weights.products_of("nvfp4", options) == []
 
 
+def test_weights_in_16_bits_are_multiplied_by_many_rows() -> None:
+    options = argparse.Namespace(rows=None, activations=None)
+    products = [(m, "bf16") for m in weights.ROWS_IN_16_BITS]
+    assert min(weights.ROWS_IN_16_BITS) >= 128
+    for recipe in weights.IN_16_BITS:
+        assert weights.products_of(recipe, options) == products
+
+
 def test_a_case_is_a_line_of_the_table() -> None:
     head, line = weights.table([case(7168, "nvfp4", 2, 3)]).splitlines()
     assert head.split()[0] == "product" and head.endswith("ours / read")

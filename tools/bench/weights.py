@@ -1,13 +1,15 @@
 """Times products with FP4 weights on a GPU, beside reading these and torch's in bf16.
 
-Options: [--rows M...] [--activations RECIPE...] [--repeats N]
+Options: [--weights RECIPE...] [--rows M...] [--activations RECIPE...] [--repeats N]
 
 The weights are the five of ../shared/baselines.md, as files have them: values packed, scales in
 row_major. `read` is the fastest of a few kernels that only read values and scales; `bf16` is
 torch's product with the dequantized weight; `ours` begins when the call before it has ended, and
 `chained` may begin before, as calls do by default. Graphs, cold weights, medians. Activations are
 in bf16, and from LEAST_QUANTIZED rows on in other recipes too, beside torch's product of what they
-dequantize to. No file is written where rows or activations are named.
+dequantize to. No file is written where weights, rows or activations are named: weights that many
+rows are multiplied by in 16 bits, MXFP6 and MXFP8 after they have become bf16, are measured then
+alone.
 """
 
 import argparse
@@ -23,10 +25,13 @@ from gemm import alone, at_least, captured, median_microseconds
 LAYERS = ((7168, 2048), (4096, 7168), (24576, 1536), (8192, 8192), (28672, 4096))
 RECIPES = ("nvfp4", "mxfp4")
 ROWS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
+#: Of weights that kernels of many rows take in 16 bits, and rows of these.
+IN_16_BITS = ("bf16", "mxfp6_e2m3", "mxfp6_e3m2", "mxfp8_e4m3", "mxfp8_e5m2")
+ROWS_IN_16_BITS = (128, 256, 1024, 4096)
 #: Of activations, by those of weights.
 ACTIVATIONS = {
     weights: ("bf16", "fp8_row", "fp8_1x128", "mxfp8_e4m3", weights) for weights in RECIPES
-}
+} | dict.fromkeys(IN_16_BITS, ("bf16",))
 LEAST_QUANTIZED = 1024
 #: Time over that of reading: what the geometric mean over the layers may be. With more rows bf16's
 #: time over ours: what it has to be.
@@ -63,10 +68,18 @@ class Weight:
 
         generator = torch.Generator("cuda").manual_seed(seed)
         x = torch.randn(columns, k, dtype=torch.bfloat16, device="cuda", generator=generator)
-        self.b = blockscale.quantize(x, recipe)
-        self.plain = blockscale.dequantize(self.b).bfloat16()
-        parts = (self.b.values, self.b.scales)
+        self.b = x if recipe == "bf16" else blockscale.quantize(x, recipe)
+        self.plain = self.numbers().bfloat16()
+        parts = (x,) if recipe == "bf16" else (self.b.values, self.b.scales)
         self.bytes = torch.cat([part.view(torch.uint8).flatten() for part in parts])
+
+    def numbers(self) -> Any:
+        """In f32."""
+        import blockscale
+        import torch
+
+        plain = isinstance(self.b, torch.Tensor)
+        return self.b.float() if plain else blockscale.dequantize(self.b)
 
 
 def contenders(a: Any, x: Any, d: Any) -> dict[str, Callable[[Weight], Any]]:
@@ -97,7 +110,7 @@ def products_of(recipe: str, options: argparse.Namespace) -> list[tuple[int, str
     return [
         (m, of_a)
         for of_a in ACTIVATIONS[recipe]
-        for m in options.rows or ROWS
+        for m in options.rows or (ROWS if recipe in RECIPES else ROWS_IN_16_BITS)
         if of_a == "bf16" or m >= LEAST_QUANTIZED
         if not options.activations or of_a in options.activations
     ]
@@ -124,7 +137,7 @@ def measure_layer(
         d = torch.full((m, columns), math.nan, dtype=torch.bfloat16, device="cuda")
         works = contenders(a, x, d)
         works["ours"](weights[0])
-        exact = numbers @ blockscale.dequantize(weights[0].b).t()
+        exact = numbers @ weights[0].numbers().t()
         error = float((d.float() - exact).norm() / exact.norm())
         if not error <= LARGEST_ERROR:
             name = f"{m} x {columns} x {k}, {of_a} x {recipe}"
@@ -192,7 +205,15 @@ def table(cases: list[dict]) -> str:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rows", nargs="+", type=at_least(1), help=f"default: {ROWS}")
+    parser.add_argument(
+        "--weights", nargs="+", choices=list(ACTIVATIONS), help=f"default: {RECIPES}"
+    )
+    parser.add_argument(
+        "--rows",
+        nargs="+",
+        type=at_least(1),
+        help=f"default: {ROWS}; of weights in 16 bits {ROWS_IN_16_BITS}",
+    )
     names = sorted({name for names in ACTIVATIONS.values() for name in names})
     parser.add_argument("--activations", nargs="+", choices=names, help="default: all")
     parser.add_argument("--repeats", type=at_least(9), default=15, help="at least 9; default: 15")
@@ -203,7 +224,7 @@ def measure(options: argparse.Namespace) -> Iterator[record.Measurement]:
 
     print(table([]), flush=True)
     cases = []
-    for recipe in RECIPES:
+    for recipe in options.weights or RECIPES:
         for columns, k in LAYERS:
             products = products_of(recipe, options)
             found = measure_layer(columns, k, recipe, products, options.repeats)
@@ -213,7 +234,7 @@ def measure(options: argparse.Namespace) -> Iterator[record.Measurement]:
     means = means_of(cases)
     for name, ratios in means.items():
         print(name + ": " + ", ".join(f"{key} {ratio:.2f}" for key, ratio in ratios.items()))
-    if options.rows or options.activations:
+    if options.weights or options.rows or options.activations:
         return
     results = {"torch": torch.__version__, "repeats": options.repeats, "means": means}
     results |= {"asked": {str(m): asked for m, asked in ASKED.items()}}

@@ -7,49 +7,65 @@ namespace blockscale::gemm_detail {
 namespace {
 
 /// Between rows: 128 bytes, at multiples of which tensor copies are fast.
-std::int64_t row_elements(const ScaledTensorView& a) {
-  return ceil_div(a.k, 64) * 64;
+std::int64_t row_elements(const ScaledTensorView& x) {
+  return ceil_div(x.k, 64) * 64;
+}
+
+int element_bits(const ScaledTensorView& x) {
+  return format_traits(recipe_traits(x.recipe).element).bits;
+}
+
+bool fits_workspace(const ScaledTensorView& x) {
+  constexpr std::int64_t kMostBytes = std::int64_t{1} << 40;
+  return x.rows * x.batch < kMostElements / 2 && x.k < kMostElements / 2 &&
+         bf16_rows_bytes(x) < kMostBytes;
 }
 
 }  // namespace
 
 bool has_bf16_rows(const ScaledTensorView& a) {
-  constexpr std::int64_t kMostBytes = std::int64_t{1} << 40;
-  return !is_plain(a.recipe) && a.rows * a.batch < kMostElements / 2 && a.k < kMostElements / 2 &&
-         bf16_rows_bytes(a) < kMostBytes;
+  return !is_plain(a.recipe) && fits_workspace(a);
 }
 
-ScaledTensorView bf16_rows_of(const ScaledTensorView& a, void* workspace) {
+bool has_bf16_weights(const ScaledTensorView& b) {
+  return recipe_traits(b.recipe).family == Family::mx && element_bits(b) > 4 && fits_workspace(b);
+}
+
+ScaledTensorView bf16_rows_of(const ScaledTensorView& x, void* workspace) {
   ScaledTensorView rows;
   rows.recipe = Recipe::bf16;
-  rows.rows = a.rows;
-  rows.k = a.k;
-  rows.batch = a.batch;
+  rows.rows = x.rows;
+  rows.k = x.k;
+  rows.batch = x.batch;
   rows.values = workspace;
-  rows.value_row_stride = 2 * row_elements(a);
-  rows.value_batch_stride = a.rows * rows.value_row_stride;
+  rows.value_row_stride = 2 * row_elements(x);
+  rows.value_batch_stride = x.rows * rows.value_row_stride;
   return rows;
 }
 
-std::int64_t bf16_rows_bytes(const ScaledTensorView& a) {
-  return 2 * a.batch * a.rows * row_elements(a);
+std::int64_t bf16_rows_bytes(const ScaledTensorView& x) {
+  return 2 * x.batch * x.rows * row_elements(x);
 }
 
-quantize_detail::DequantizePlan plan_bf16_rows(const ScaledTensorView& a,
-                                               const ScaledTensorView& rows,
+BlockScales block_scales_of_rows(const ScaledTensorView& a) {
+  return element_bits(a) == 8 ? BlockScales::left : BlockScales::applied;
+}
+
+quantize_detail::DequantizePlan plan_bf16_rows(const ScaledTensorView& x,
+                                               const ScaledTensorView& rows, BlockScales scales,
                                                const cuda::Chip& chip) {
-  quantize_detail::DequantizeArguments x;
-  x.x = a;
-  x.x.tensor_scale = nullptr;
-  x.out.data = const_cast<void*>(rows.values);
-  x.out.dtype = Format::bf16;
-  x.out.rows = rows.rows;
-  x.out.columns = rows.k;
-  x.out.row_stride = rows.value_row_stride / 2;
-  x.out.batch = rows.batch;
-  x.out.batch_stride = rows.value_batch_stride / 2;
-  quantize_detail::DequantizePlan plan = plan_dequantize(x, chip);
-  if (format_traits(recipe_traits(a.recipe).element).bits == 8) plan.params.scales = nullptr;
+  quantize_detail::DequantizeArguments of;
+  of.x = x;
+  of.x.tensor_scale = nullptr;
+  of.out.data = const_cast<void*>(rows.values);
+  of.out.dtype = Format::bf16;
+  of.out.rows = rows.rows;
+  of.out.columns = rows.k;
+  of.out.row_stride = rows.value_row_stride / 2;
+  of.out.batch = rows.batch;
+  of.out.batch_stride = rows.value_batch_stride / 2;
+  quantize_detail::DequantizePlan plan = plan_dequantize(of, chip);
+  if (scales == BlockScales::left) plan.params.scales = nullptr;
   return plan;
 }
 

@@ -1,5 +1,5 @@
-// Rows of A in bf16 in the workspace, for kernels that take no other numbers of eight bits and
-// fewer: exactly, where they are below 2^128, with what is left of A to the sums.
+// Rows of an operand in bf16 in the workspace, for kernels that take no other numbers of eight bits
+// and fewer: exactly, where bf16 has them, with what is left of A to the sums.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,23 @@ namespace blockscale::gemm_detail {
 /// scale. Not those of A in bf16, which are its own, nor where they would take a terabyte.
 bool has_bf16_rows(const ScaledTensorView& a);
 
-/// These rows, at multiples of 128 bytes. `workspace` is not looked at.
-ScaledTensorView bf16_rows_of(const ScaledTensorView& a, void* workspace);
+/// Whether B has: of MX, times the scales of their blocks. MXFP6's below 2^128 are numbers of bf16,
+/// and of MXFP8's those from 2^-126 on; smaller ones are rounded to multiples of 2^-133.
+bool has_bf16_weights(const ScaledTensorView& b);
 
-std::int64_t bf16_rows_bytes(const ScaledTensorView& a);
+/// These rows, at multiples of 128 bytes. `workspace` is not looked at.
+ScaledTensorView bf16_rows_of(const ScaledTensorView& x, void* workspace);
+
+std::int64_t bf16_rows_bytes(const ScaledTensorView& x);
+
+enum class BlockScales : bool { left, applied };
+
+/// What becomes of A's.
+BlockScales block_scales_of_rows(const ScaledTensorView& a);
 
 /// The launch that makes them.
-quantize_detail::DequantizePlan plan_bf16_rows(const ScaledTensorView& a,
-                                               const ScaledTensorView& rows,
+quantize_detail::DequantizePlan plan_bf16_rows(const ScaledTensorView& x,
+                                               const ScaledTensorView& rows, BlockScales scales,
                                                const cuda::Chip& chip);
 
 }  // namespace blockscale::gemm_detail

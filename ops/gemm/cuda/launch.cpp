@@ -108,7 +108,9 @@ void launch_plan(const Fp4GemmPlan& plan, const cuda::Execution& execution) {
 }
 
 void launch_plan(const Fp4TilesPlan& plan, const cuda::Execution& execution) {
-  if (plan.conversion) quantize_detail::launch_plan(*plan.conversion, execution);
+  for (const auto* const conversion : {&plan.conversion, &plan.b_conversion}) {
+    if (*conversion) quantize_detail::launch_plan(**conversion, execution);
+  }
   const runtime::Kernel& kernel =
       fp4_tiles_kernels().get(static_cast<std::size_t>(plan.kernel), plan.architecture);
   cuda::launch(kernel, plan.shape, execution, plan.params);

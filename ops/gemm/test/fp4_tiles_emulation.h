@@ -1,4 +1,4 @@
-// Runs products of many rows with weights in FP4 in the emulator, for tests.
+// Runs products of many rows with weights in FP4, or in 16 bits, in the emulator, for tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -37,16 +37,18 @@ inline bool run_fp4_tiles(PlainOperands& operands, const emulator::Options& opti
   plan = plan_in(workspace.at());
   gemm_detail::resolve_tensor_maps(plan->maps, emulator::encode_tensor_map, plan->params);
   if (change) change(*plan);
-  if (!plan->conversion) return launch_emulated(*plan, plan->params, operands, options);
-  const quantize_detail::DequantizePlan& conversion = *plan->conversion;
+  if (bytes == 0) return launch_emulated(*plan, plan->params, operands, options);
   std::vector<emulator::Buffer> buffers = buffers_of(operands);
   buffers.push_back(
       emulator::buffer("workspace", workspace.at(), bytes, emulator::BufferUse::output));
-  const emulator::Report report = emulator::launch(
-      conversion.shape, buffers, emulator::compiled_for(conversion.architecture, options),
-      [&] { dequantize_function(conversion.kernel)(conversion.params); });
-  EXPECT_TRUE(report.ok()) << plan->str() << report.text();
-  if (!report.ok()) return false;
+  for (const auto& conversion : {plan->conversion, plan->b_conversion}) {
+    if (!conversion) continue;
+    const emulator::Report report = emulator::launch(
+        conversion->shape, buffers, emulator::compiled_for(conversion->architecture, options),
+        [&] { dequantize_function(conversion->kernel)(conversion->params); });
+    EXPECT_TRUE(report.ok()) << plan->str() << report.text();
+    if (!report.ok()) return false;
+  }
   buffers.back().use = emulator::BufferUse::input;
   return launch_emulated(*plan, plan->params, operands, options, {buffers.back()});
 }

@@ -1,5 +1,6 @@
-// The kernels of many rows with weights in FP4 on a GPU: every pair, layout, tile, division and
-// epilogue against the float64 reference and its committed bound, and bit for bit from run to run.
+// The kernels of many rows with weights in FP4, or in 16 bits, on a GPU: every pair, layout, tile,
+// division and epilogue against the float64 reference and its committed bound, and bit for bit from
+// run to run.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -17,6 +18,7 @@ namespace {
 
 using gemm_detail::Fp4TilesDivision;
 using gemm_detail::GemmPath;
+using test::for_each_16_bit_tiles_pair;
 using test::for_each_converted_pair;
 using test::for_each_fp4_pair;
 using test::InputFamily;
@@ -174,6 +176,44 @@ TEST_F(CudaGpuFp4Tiles, EpiloguesOfConvertedRows) {
   });
 }
 
+/// Weights in 16 bits, and those that become bf16 wherever they begin, of rows as many as go so.
+TEST_F(CudaGpuFp4Tiles, WeightsInSixteenBits) {
+  for_each_16_bit_tiles_pair([](Recipe a, Recipe b) {
+    for (const std::int64_t m : {130, 300, 1100}) {
+      PlainProblem p = problem_of(a, b, m, 520, 1056);
+      check(p);
+      p.exact = true;
+      check(p);
+      p.exact = false;
+      if (!is_plain(a)) p.odd_bytes = 3;
+      p.batch = 3;
+      check(p);
+      for (const int tokens : {128, 256}) {
+        for (const std::uint32_t blocks : {1u, 2u, 3u, 8u}) {
+          check(p, Fp4TilesDivision{tokens, blocks});
+        }
+      }
+    }
+    check(problem_of(a, b, 1100, 6000, 416));  // several tiles a block
+    PlainProblem p = problem_of(a, b, 500, 1000, 1504);
+    OnDevice problem(p);
+    test::expect_same_bits(problem, [&] { return by_door(problem, p); });
+  });
+  for (const std::int64_t k : {8, 72, 1000}) check(problem_of(Recipe::f16, Recipe::f16, 70, 90, k));
+}
+
+TEST_F(CudaGpuFp4Tiles, EpiloguesOfWeightsInSixteenBits) {
+  test::for_each_epilogue(392, [](PlainProblem p) {
+    p.m = 270;
+    p.k = 544;
+    p.a = p.b = Recipe::f16;
+    check(p);
+    p.a = Recipe::fp8_row;
+    p.b = Recipe::mxfp8_e4m3;
+    check(p);
+  });
+}
+
 TEST_F(CudaGpuFp4Tiles, SameBitsFromRunToRun) {
   for_each_fp4_pair([](Recipe a, Recipe b) {
     for (const std::int64_t m : {40, 500}) {
@@ -188,7 +228,7 @@ TEST_F(CudaGpuFp4Tiles, SameBitsFromRunToRun) {
 /// what is usual is printed.
 TEST_F(CudaGpuFp4Tiles, LongSums) {
   double largest = 0;
-  for_each_fp4_pair([&](Recipe a, Recipe b) {
+  const auto check_long = [&](Recipe a, Recipe b) {
     for (const InputFamily family : {InputFamily::normal, InputFamily::positive}) {
       PlainProblem p = problem_of(a, b, 130, 260, 16384);
       p.family = family;
@@ -197,7 +237,9 @@ TEST_F(CudaGpuFp4Tiles, LongSums) {
       EXPECT_LE(share, 1) << p.str();
       largest = share > largest ? share : largest;
     }
-  });
+  };
+  for_each_fp4_pair(check_long);
+  for_each_16_bit_tiles_pair(check_long);
   std::printf("largest part of the usual error: %.3f\n", largest);
 }
 

@@ -108,6 +108,21 @@ void for_each_converted_pair(const Body& body) {
   for (const Recipe both : {Recipe::nvfp4, Recipe::mxfp4}) body(both, both);
 }
 
+/// Pairs of which kernels of many rows take B in 16 bits, as it is or where it is converted, but
+/// for A's other recipes of one scale.
+template <class Body>
+void for_each_16_bit_tiles_pair(const Body& body) {
+  body(Recipe::bf16, Recipe::bf16);
+  body(Recipe::f16, Recipe::f16);
+  for (const Recipe b :
+       {Recipe::mxfp6_e2m3, Recipe::mxfp6_e3m2, Recipe::mxfp8_e4m3, Recipe::mxfp8_e5m2}) {
+    body(Recipe::bf16, b);
+  }
+  body(Recipe::fp8_row, Recipe::mxfp8_e4m3);
+  body(Recipe::fp8_tensor_e5m2, Recipe::mxfp6_e3m2);
+  body(Recipe::mxfp6_e2m3, Recipe::mxfp6_e2m3);
+}
+
 /// The pairs that kernels of few rows with weights in FP4 and MXFP8 take, but for A's other recipes
 /// of FP8.
 template <class Body>

@@ -78,6 +78,7 @@ std::optional<GroupedStep> fp4_tiles_step(const GroupedGemmArguments& x, const c
   const auto of_dense = plan_fp4_tiles(dense, chip, nullptr, Fp4TilesDivision{tokens, 1});
   if (!of_dense) return std::nullopt;
   const Fp4TilesConfig config = kFp4TilesKernels[of_dense->kernel];
+  if (!has_codes(config)) return std::nullopt;
   const std::uint32_t beside = order_bytes(x);
   const int blocks = blocks_per_multiprocessor(config);
   const bool is_direct = x.destinations == nullptr && stores_directly(of_dense->params.epilogue);

@@ -15,17 +15,30 @@ using fp4_tiles::kPieceK;
 using fp4_tiles::kStageK;
 using fp4_tiles::kTileRows;
 
-/// (Tensor copies count bytes of a row of A in 31 bits.)
+/// Of B's codes, whose pieces have to lie as kernels load them.
+bool takes_codes(const ScaledTensorView& b) {
+  return b.k % kPieceK == 0 && has_pieces_of_scales(b);
+}
+
+/// Of operands as kernels take them. (Tensor copies count bytes of a row of A in 31 bits.)
 bool takes_fp4_tiles(const GemmArguments& x, const cuda::Chip& chip) {
   return has_kernels_of(kWgmmaArchitectures[0], chip) &&
-         kFp4TilesKernels.find(x.a.recipe, x.b.recipe, kFp4TilesTokens[0], false) >= 0 &&
+         kFp4TilesKernels.find(x.a.recipe, x.b.recipe, kFp4TilesTokens[1], false) >= 0 &&
          !x.quantized && x.d.rows > 0 && x.d.rows < kMostElements && x.d.columns > 0 &&
          x.d.columns < kMostElements && x.d.batch > 0 && x.a.k > 0 && x.a.k < kMostElements / 2 &&
-         x.a.k % kPieceK == 0 && begins_at_16_bytes(x.a) && begins_at_16_bytes(x.b) &&
+         (is_plain(x.b.recipe) || takes_codes(x.b)) && begins_at_16_bytes(x.a) &&
+         begins_at_16_bytes(x.b) &&
          (!x.batch_invariant || x.a.value_row_stride % 16 == 0) &&  // of one row, too
-         has_pieces_of_scales(x.b) &&
          ceil_div(x.d.rows, kFp4TilesTokens[0]) * ceil_div(x.d.columns, std::int64_t{kTileRows}) <
              kMostElements / x.d.batch;
+}
+
+/// Whether there are as many rows as it takes to be faster than the plain kernel, where B is plain
+/// or becomes bf16 first. Not with rows of the same bits, as fewer of them go by that kernel.
+bool is_faster_than_plain(const GemmArguments& validated) {
+  constexpr std::int64_t kRows = 64, kRowsToConvertB = 128;
+  return !validated.batch_invariant &&
+         validated.d.rows >= (is_plain(validated.b.recipe) ? kRows : kRowsToConvertB);
 }
 
 /// Sizes of a product, in tiles and stages of K.
@@ -60,9 +73,11 @@ bool run_at_once(const Sizes& size, const cuda::Chip& chip, const Fp4TilesDivisi
 }
 
 /// What a division costs, in cycles of a multiprocessor, as an H200 takes them: of a stage, of a
-/// tile's end, and of an exchange between blocks (docs/log/gemm-fp4.md).
-double cost_of(const Sizes& size, const cuda::Chip& chip, const Fp4TilesDivision& d) {
-  const double of_stage = fp4_tiles_stage_cost(d.tokens);
+/// tile's end, and of an exchange between blocks (docs/log/gemm-fp4.md). A stage of plain B is
+/// taken for its products, and 80 cycles that smaller tiles have more often: not measured.
+double cost_of(const Sizes& size, const cuda::Chip& chip, const Fp4TilesConfig& config,
+               const Fp4TilesDivision& d) {
+  const double of_stage = has_codes(config) ? fp4_tiles_stage_cost(d.tokens) : 4.0 * d.tokens + 80;
   const double of_end = 12.0 * d.tokens, of_exchange = 70.0 * d.tokens;
   const std::int64_t turns =
       ceil_div(size.tiles(d.tokens) * d.blocks_k, std::int64_t{chip.multiprocessors});
@@ -86,7 +101,7 @@ std::optional<Fp4TilesDivision> best_division(const GemmArguments& x, bool promo
           (x.batch_invariant || blocks > size.stages || !run_at_once(size, chip, d))) {
         break;
       }
-      const double cost = cost_of(size, chip, d);
+      const double cost = cost_of(size, chip, kFp4TilesKernels[kernel], d);
       if (!best || cost < least) best = d, least = cost;
     }
   }
@@ -107,9 +122,12 @@ bool has_scale_vectors(const ScaledTensorView& x) {
 
 Fp4TilesParams params_of(const GemmArguments& x, const Sizes& size, const Fp4TilesDivision& d) {
   Fp4TilesParams p;
-  p.scales = scales_of_operand(x.b);
-  p.scale_vectors = has_scale_vectors(x.b);
-  p.tensor_scale = tensor_scale_of(x.b);
+  if (!is_plain(x.b.recipe)) {
+    p.scales = scales_of_operand(x.b);
+    p.scale_vectors = has_scale_vectors(x.b);
+    p.tensor_scale = tensor_scale_of(x.b);
+    p.pieces = static_cast<std::uint32_t>(x.a.k / kPieceK);
+  }
   p.a_batched = x.a.batch > 1;
   p.b_batched = x.b.batch > 1;
   p.epilogue = epilogue_of(x);
@@ -117,7 +135,6 @@ Fp4TilesParams params_of(const GemmArguments& x, const Sizes& size, const Fp4Til
       DenseOrder(static_cast<std::uint32_t>(ceil_div(x.d.rows, d.tokens)),
                  static_cast<std::uint32_t>(size.tiles_n), static_cast<std::uint32_t>(size.batch),
                  fp4_tiles_band_rows(d.tokens), static_cast<std::uint32_t>(x.d.rows));
-  p.pieces = static_cast<std::uint32_t>(x.a.k / kPieceK);
   p.k_stages = static_cast<std::uint32_t>(size.stages);
   p.blocks_k = d.blocks_k;
   p.block_stages = static_cast<std::uint32_t>(ceil_div(size.stages, std::int64_t{d.blocks_k}));
@@ -171,9 +188,14 @@ std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& validated, const
                                            std::optional<Fp4TilesDivision> division) {
   GemmArguments x = validated;
   const bool converts = has_bf16_rows(x.a), promotes = converts && has_scales_of_k(x.a);
+  const bool converts_b = has_bf16_weights(x.b);
+  const std::int64_t bytes_of_a = converts ? bf16_rows_bytes(x.a) : 0;
   if (converts) x.a = bf16_rows_of(x.a, nullptr);
+  if (converts_b) x.b = bf16_rows_of(x.b, nullptr);
   if (!takes_fp4_tiles(x, chip)) return std::nullopt;
+  if (is_plain(x.b.recipe) && !division && !is_faster_than_plain(validated)) return std::nullopt;
   if (converts) x.a.values = workspace;
+  if (converts_b) x.b.values = byte_at(workspace, bytes_of_a);
   const Sizes size = sizes_of(x);
   if (!division) division = best_division(x, promotes, size, chip);
   if (!division) return std::nullopt;
@@ -186,9 +208,13 @@ std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& validated, const
   plan.architecture = chip.architecture;
   plan.params = params_of(x, size, *division);
   if (converts) {
-    plan.conversion = plan_bf16_rows(validated.a, x.a, chip);
-    plan.workspace_bytes = bf16_rows_bytes(validated.a);
+    plan.conversion = plan_bf16_rows(validated.a, x.a, block_scales_of_rows(validated.a), chip);
+    plan.workspace_bytes = bytes_of_a;
     take_scales_of_a(validated.a, plan.params);
+  }
+  if (converts_b) {
+    plan.b_conversion = plan_bf16_rows(validated.b, x.b, BlockScales::applied, chip);
+    plan.workspace_bytes += bf16_rows_bytes(validated.b);
   }
   const bool is_direct = division->blocks_k == 1 && stores_directly(plan.params.epilogue);
   const std::optional<std::uint32_t> stages = stages_of(chip, config, alone, is_direct);
@@ -198,7 +224,7 @@ std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& validated, const
   // Rows that A does not have come as 0: numbers of all kinds would make their quotients slow.
   map_in(plan, Fp4TilesMap::a) =
       map_of_values(x.a, static_cast<std::uint32_t>(division->tokens), fp4_tiles::kRowBytesA);
-  map_in(plan, Fp4TilesMap::b) = map_of_values(x.b, kTileRows, fp4_tiles::kRowBytesB);
+  map_in(plan, Fp4TilesMap::b) = map_of_values(x.b, kTileRows, fp4_tiles::row_bytes_of_b(config));
   if (plan.params.epilogue.d.chunks) {
     map_in(plan, Fp4TilesMap::d) = map_of_results(x.d, fp4_tiles::kStoreBytes);
   }
@@ -226,6 +252,7 @@ std::string Fp4TilesPlan::str() const {
   const Fp4TilesConfig config = kFp4TilesKernels[kernel];
   std::string text;
   if (conversion) text = "A in bf16 in the workspace by " + conversion->str();
+  if (b_conversion) text += "B in bf16 in the workspace by " + b_conversion->str();
   text += fp4_tiles_kernel_name(config) + ": " + std::to_string(p.order.tiles) + " tiles of " +
           std::to_string(config.tokens) + " x " + std::to_string(kTileRows) + ", " +
           std::to_string(p.k_stages) + " stages of " + std::to_string(kStageK) + " of K";
@@ -238,7 +265,8 @@ std::string Fp4TilesPlan::str() const {
           (p.is_direct           ? "stored as boxes, directly\n"
            : p.epilogue.d.chunks ? "stored as boxes\n"
                                  : "stored by elements\n");
-  return conversion ? text + "workspace " + std::to_string(workspace_bytes) + " bytes\n" : text;
+  if (workspace_bytes == 0) return text;
+  return text + "workspace " + std::to_string(workspace_bytes) + " bytes\n";
 }
 
 std::vector<runtime::KernelSpec> fp4_tiles_kernel_specs() {

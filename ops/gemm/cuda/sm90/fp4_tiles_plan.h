@@ -1,5 +1,5 @@
-// How a product of many rows of A with weights in FP4 becomes a launch on Hopper: a pure function
-// of shapes, recipes, strides and the chip.
+// How a product of many rows of A with weights in FP4, or in 16 bits as they are or become, turns
+// into launches on Hopper: a pure function of shapes, recipes, strides and the chip.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +26,8 @@ struct Fp4TilesDivision {
 struct Fp4TilesPlan {
   /// Before the product: A's rows in bf16 in the workspace, where they are not in bf16 or f16.
   std::optional<quantize_detail::DequantizePlan> conversion;
+  /// And B's, where there is no kernel that takes its codes. They lie behind A's.
+  std::optional<quantize_detail::DequantizePlan> b_conversion;
   int kernel = 0;  // index into kFp4TilesKernels
   LaunchShape shape;
   Fp4TilesParams params;
@@ -37,9 +39,9 @@ struct Fp4TilesPlan {
 };
 
 /// None where another kernel computes the product: of other recipes, scales or chips, of rows that
-/// do not begin at multiples of 16 bytes (of A, where they are not converted), and where D is
-/// quantized. `workspace` is not looked at. `division`: in place of the one that is expected to be
-/// fastest.
+/// do not begin at multiples of 16 bytes (where they are not converted), where D is quantized, and,
+/// without FP4, of rows that are too few or are to have the same bits. `workspace` is not looked
+/// at. `division`: in place of the one that is expected to be fastest, of however few rows.
 std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& validated, const cuda::Chip& chip,
                                            void* workspace = nullptr,
                                            std::optional<Fp4TilesDivision> division = std::nullopt);

@@ -1,4 +1,5 @@
-// D = epilogue(A B^T) for many rows of A, in bf16 or f16, and B in nvfp4 or mxfp4 as it lies.
+// D = epilogue(A B^T) for many rows of A, in bf16 or f16, and B in nvfp4 or mxfp4 as it lies, or in
+// A's own type.
 // (ops/gemm/kernels/plain.cuh computes the same for any pair: read that first.)
 //
 // A block computes tiles of D, one after the other. A warpgroup loads stages of kStageK of k:
@@ -15,6 +16,7 @@
 //      wants them. There blocks of a cluster, which divide K, add theirs in the order of k.
 // MX has scales with which bf16, or f16, does not hold every code. The products of a stage that has
 // one are made without scales, block by block, and these are applied to their sums.
+// Of B in A's type nothing becomes anything: it is multiplied from shared memory.
 //
 // What is outside of K or of A is 0, and what is outside of B is not stored.
 #pragma once
@@ -46,7 +48,7 @@ class Multiplier {
 
   /// `warp` counts from the first that multiplies.
   BLOCKSCALE_DEVICE Multiplier(const Shared<kConfig>& shared, uint32_t warp)
-      : shared_(shared), row_(warp * 16 + ptx::laneid() / 4) {}
+      : shared_(shared), warpgroup_(warp / 4), row_(warp * 16 + ptx::laneid() / 4) {}
 
   /// D^T's sums over `count` stages, of 64 rows of B and so many of A. One that has ended is left
   /// when the next one but one is there: before that wait the arrival would keep descriptors out of
@@ -150,6 +152,33 @@ class Multiplier {
       }
       leave();
     }
+  }
+
+  /// The same of plain B, whose stages are left as those of `multiply` are.
+  BLOCKSCALE_DEVICE void multiply_plain(uint32_t count, Sums& sums) {
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < Sums::kValues; ++i) sums.set(i, 0);
+    BLOCKSCALE_NO_UNROLL
+    for (uint32_t i = 0; i < count; ++i) {
+      shared_.ring.wait_full(place_);
+      if (i > 1) leave();
+      const auto at = [](ptx::SharedAddress rows) {
+        return ptx::wgmma_descriptor(rows, TensorMapSwizzle::bytes_128);
+      };
+      const ptx::WgmmaDescriptor a = at(shared_.a(place_.stage));
+      const ptx::WgmmaDescriptor b = at(shared_.b(place_.stage) + warpgroup_ * 64 * kRowBytesA);
+      ptx::wgmma_fence(sums);
+      BLOCKSCALE_UNROLL
+      for (uint32_t step = 0; step < kSteps; ++step) {
+        ptx::wgmma_mma_async<kElement, kElement>(sums, b + step * 32, a + step * 32, true);
+      }
+      ptx::wgmma_commit_group();
+      ptx::wgmma_wait_group<1>();
+      place_.advance(shared_.ring.stages);
+    }
+    ptx::wgmma_wait_group<0>(sums);
+    if (count > 1) leave();
+    if (count > 0) leave();
   }
 
  private:
@@ -326,6 +355,7 @@ class Multiplier {
   }
 
   const Shared<kConfig>& shared_;
+  uint32_t warpgroup_;
   uint32_t row_;  // the thread's first in the tile; the other is row_ + 8
   device::StagePlace place_;
   uint32_t left_ = 0;  // that is left next
@@ -333,7 +363,9 @@ class Multiplier {
 
 template <Fp4TilesConfig kConfig, class Work>
 BLOCKSCALE_DEVICE void load(const Work& work, const Shared<kConfig>& shared, uint32_t warp) {
-  if (kConfig.promotes && work.p.a_scales.bytes) {
+  if constexpr (!has_codes(kConfig)) {
+    if (warp == 0) load_plain(work, shared);
+  } else if (kConfig.promotes && work.p.a_scales.bytes) {
     Loader<kConfig, Work, true>(work, shared, warp).run();
   } else {
     Loader<kConfig, Work, false>(work, shared, warp).run();
@@ -358,7 +390,9 @@ BLOCKSCALE_DEVICE void multiply(const Work& work, const Shared<kConfig>& shared,
     typename Multiplier<kConfig>::Sums sums;
     const Tile tile = work.tiles.tile(index);
     const uint32_t rows = tile.end_row - tile.first_row;
-    if constexpr (kConfig.promotes) {
+    if constexpr (!has_codes(kConfig)) {
+      multiplier.multiply_plain(work.k_end - work.k_begin, sums);
+    } else if constexpr (kConfig.promotes) {
       if (work.p.a_scales_of_32) {
         multiplier.multiply_blocks(work.k_end - work.k_begin, rows, sums);
       } else {
@@ -386,7 +420,8 @@ BLOCKSCALE_DEVICE void fp4_tiles_kernel(const Fp4TilesParamsOf<Order>& p) {
   const uint32_t warp = device::warp_index();
   if (warp == 0) {
     if (ptx::elect_sync()) {
-      shared.ring.template init<kFp4TilesMostStages>(1 + kLoadWarps, kMathWarps);
+      shared.ring.template init<kFp4TilesMostStages>(1 + (has_codes(kConfig) ? kLoadWarps : 0),
+                                                     kMathWarps);
       ptx::fence_mbarrier_init();
     }
     ptx::bar_warp_sync(ptx::kFullMask);

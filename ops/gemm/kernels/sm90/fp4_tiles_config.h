@@ -1,6 +1,6 @@
-// The kernels of products of many rows of A, in bf16 or f16, with weights in FP4: what each is
-// compiled for, and how it divides shared memory. Shapes, strides, layouts of scales, D's type,
-// what the epilogue does, stages and how K is divided are run-time values.
+// The kernels of products of many rows of A, in bf16 or f16, with weights in FP4, or of A's own
+// type: what each is compiled for, and how it divides shared memory. Shapes, strides, layouts of
+// scales, D's type, what the epilogue does, stages and how K is divided are run-time values.
 #pragma once
 
 #include "core/recipe.h"
@@ -9,7 +9,7 @@
 namespace blockscale {
 
 struct Fp4TilesConfig {
-  Recipe b = Recipe::nvfp4;    // or mxfp4
+  Recipe b = Recipe::nvfp4;    // or mxfp4, or plain, of `form`
   Format form = Format::bf16;  // A's elements, and what B's become
   int tokens = 256;            // rows of A in a tile: wgmma's columns
   /// Products of each kPromotedK of k, or of 32, take A's scale of the row and these before f32
@@ -20,8 +20,14 @@ struct Fp4TilesConfig {
                                                  const Fp4TilesConfig&) = default;
 };
 
-/// Rows of A that a tile may have.
+/// Rows of A that a tile may have; of plain B not the fewest.
 inline constexpr int kFp4TilesTokens[] = {64, 128, 256};
+
+/// Whether B is codes with scales, which become numbers in registers. Plain B is multiplied from
+/// shared memory, like A.
+BLOCKSCALE_HD constexpr bool has_codes(const Fp4TilesConfig& c) {
+  return !is_plain(c.b);
+}
 
 namespace fp4_tiles {
 
@@ -40,7 +46,7 @@ inline constexpr uint32_t kStageK = 64;
 inline constexpr uint32_t kPieceK = 32;
 inline constexpr uint32_t kPromotedK = kFp8BlockK;   // two stages
 inline constexpr uint32_t kRowBytesA = kStageK * 2;  // as tensor copies swizzle them
-inline constexpr uint32_t kRowBytesB = kStageK / 2;
+inline constexpr uint32_t kRowBytesB = kStageK / 2;  // of codes
 
 /// Scales of so many stages are loaded together, where they lie so.
 inline constexpr uint32_t kScaleStages = 4;
@@ -51,6 +57,10 @@ inline constexpr uint32_t kSumRowBytes = (64 + 4) * 4;  // for stores without co
 inline constexpr uint32_t kStoreBytes = 128;            // of a row of D, in a warp's buffer
 
 inline constexpr uint32_t kBlocksK[] = {1, 2, 3, 4, 8};  // that divide K: blocks of a cluster
+
+BLOCKSCALE_HD constexpr uint32_t row_bytes_of_b(const Fp4TilesConfig& c) {
+  return has_codes(c) ? kRowBytesB : kRowBytesA;
+}
 
 }  // namespace fp4_tiles
 
@@ -70,8 +80,8 @@ BLOCKSCALE_HD constexpr int loader_registers(const Fp4TilesConfig& c) {
 inline constexpr uint32_t kFp4TilesMostStages = 12;
 
 /// Where everything else lies in shared memory, in bytes from its start: the stages' scales, and
-/// A's of those that promote, their operands (rows of A, then codes of B), warps' buffers of
-/// results, and, unless sums go to D directly, warpgroups' exchanges of them.
+/// A's of those that promote, their operands (rows of A, then of B), warps' buffers of results,
+/// and, unless sums go to D directly, warpgroups' exchanges of them.
 struct Fp4TilesMemory {
   static constexpr uint32_t kHaveFactors = kFp4TilesMostStages * 16;
   static constexpr uint32_t kScales = 512;
@@ -91,12 +101,12 @@ BLOCKSCALE_HD constexpr Fp4TilesMemory memory_of(const Fp4TilesConfig& c, uint32
                                                  bool is_direct) {
   using namespace fp4_tiles;
   Fp4TilesMemory m{};
-  m.a_scales = Fp4TilesMemory::kScales + stages * kTileRows * kRowWords * 4;
+  m.a_scales = Fp4TilesMemory::kScales + (has_codes(c) ? stages * kTileRows * kRowWords * 4 : 0);
   const uint32_t a_scale_bytes =
       c.promotes ? stages * (kStageK / 32) * static_cast<uint32_t>(c.tokens) * 4 : 0;
   m.operands = (m.a_scales + a_scale_bytes + 1023) / 1024 * 1024;
   m.b_offset = static_cast<uint32_t>(c.tokens) * kRowBytesA;
-  m.stage_bytes = m.b_offset + kTileRows * kRowBytesB;
+  m.stage_bytes = m.b_offset + kTileRows * row_bytes_of_b(c);
   m.results = m.operands + stages * m.stage_bytes;
   m.exchange = m.results + kMathWarps * 16 * kStoreBytes;
   m.total = m.exchange + (is_direct ? 0 : kMathWarps / 4 * kExchangeTokens * kSumRowBytes);
@@ -104,9 +114,13 @@ BLOCKSCALE_HD constexpr Fp4TilesMemory memory_of(const Fp4TilesConfig& c, uint32
 }
 
 inline constexpr struct Fp4TilesKernelList {
-  static constexpr int kThatSumAll = 12, kCount = kThatSumAll + 4;
+  static constexpr int kThatSumAll = 12, kOfCodes = kThatSumAll + 4, kCount = kOfCodes + 4;
 
   BLOCKSCALE_HD constexpr Fp4TilesConfig operator[](int i) const {
+    if (i >= kOfCodes) {
+      const Format form = (i - kOfCodes) / 2 == 0 ? Format::bf16 : Format::f16;
+      return {.b = plain_recipe(form), .form = form, .tokens = kFp4TilesTokens[1 + i % 2]};
+    }
     if (i >= kThatSumAll) {  // of two accumulators, each of 128 rows of A at most
       return {.b = (i - kThatSumAll) / 2 == 0 ? Recipe::nvfp4 : Recipe::mxfp4,
               .tokens = kFp4TilesTokens[i % 2],

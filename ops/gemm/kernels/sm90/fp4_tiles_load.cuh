@@ -90,8 +90,47 @@ struct Shared {
   }
 };
 
-/// By the warps that load: each brings the scales of 32 rows of B as factors, and the first one
-/// begins the copies of operands. A lane has a row's scales of the next stages on their way.
+/// Begins the copies of a stage's operands. By one thread.
+template <Fp4TilesConfig kConfig, class Work>
+BLOCKSCALE_DEVICE void copy_operands(const Work& work, const Shared<kConfig>& shared,
+                                     uint32_t stage, const Tile& tile, uint32_t k) {
+  const auto& p = work.p;
+  constexpr uint32_t kBytesB = row_bytes_of_b(kConfig);
+  const ptx::SharedAddress full = shared.ring.full(stage);
+  ptx::mbarrier_arrive_expect_tx(
+      full, static_cast<uint32_t>(kConfig.tokens) * kRowBytesA + kTileRows * kBytesB);
+  const auto bring = [&](ptx::SharedAddress to, Fp4TilesMap map, uint32_t byte, uint32_t row,
+                         uint32_t matrix) {
+    ptx::cp_async_bulk_tensor_shared_global<3>(
+        to, p.map(map),
+        {{static_cast<int32_t>(byte), static_cast<int32_t>(row), static_cast<int32_t>(matrix)}},
+        full);
+  };
+  bring(shared.b(stage), Fp4TilesMap::b, k * kBytesB, tile.n * kTileRows,
+        p.b_batched ? tile.group : 0);
+  bring(shared.a(stage), Fp4TilesMap::a, k * kRowBytesA, tile.first_row,
+        p.a_batched ? p.order.matrix_of(tile) : 0);
+}
+
+/// By one warp, where B is plain: there are no scales to be loaded.
+template <Fp4TilesConfig kConfig, class Work>
+BLOCKSCALE_DEVICE void load_plain(const Work& work, const Shared<kConfig>& shared) {
+  device::StagePlace place;
+  BLOCKSCALE_NO_UNROLL
+  for (uint32_t i = work.first; i < work.tiles.count(); i += work.step) {
+    const Tile tile = work.tiles.tile(i);
+    BLOCKSCALE_NO_UNROLL
+    for (uint32_t k = work.k_begin; k < work.k_end; ++k) {
+      shared.ring.wait_empty(place);
+      if (ptx::elect_sync()) copy_operands(work, shared, place.stage, tile, k);
+      ptx::bar_warp_sync(ptx::kFullMask);
+      place.advance(shared.ring.stages);
+    }
+  }
+}
+
+/// By the warps that load codes: each brings the scales of 32 rows of B as factors, and the first
+/// one begins the copies of operands. A lane has a row's scales of the next stages on their way.
 /// kBytesOfA: A's, where sums take them, are bytes, else f32. (A branch between loads would wait.)
 template <Fp4TilesConfig kConfig, class Work, bool kBytesOfA>
 class Loader {
@@ -237,7 +276,7 @@ class Loader {
       fit = ptx::vote_sync_all(ptx::kFullMask, fit);
     }
     shared_.ring.wait_empty(place_);
-    if (warp_ == 0 && ptx::elect_sync()) copy(tile, k);
+    if (warp_ == 0 && ptx::elect_sync()) copy_operands(work_, shared_, place_.stage, tile, k);
     ptx::st_shared(shared_.scales(place_.stage, 32 * warp_ + ptx::laneid()), words);
     if (kConfig.promotes && 32 * warp_ < kTokens) {
       BLOCKSCALE_UNROLL
@@ -253,23 +292,6 @@ class Loader {
     ptx::bar_warp_sync(ptx::kFullMask);
     if (ptx::laneid() == 0) ptx::mbarrier_arrive(shared_.ring.full(place_.stage));
     place_.advance(shared_.ring.stages);
-  }
-
-  BLOCKSCALE_DEVICE void copy(const Tile& tile, uint32_t k) const {
-    const auto& p = work_.p;
-    const ptx::SharedAddress full = shared_.ring.full(place_.stage);
-    ptx::mbarrier_arrive_expect_tx(full, kTokens * kRowBytesA + kTileRows * kRowBytesB);
-    const auto bring = [&](ptx::SharedAddress to, Fp4TilesMap map, uint32_t byte, uint32_t row,
-                           uint32_t matrix) {
-      ptx::cp_async_bulk_tensor_shared_global<3>(
-          to, p.map(map),
-          {{static_cast<int32_t>(byte), static_cast<int32_t>(row), static_cast<int32_t>(matrix)}},
-          full);
-    };
-    bring(shared_.b(place_.stage), Fp4TilesMap::b, k * kRowBytesB, tile.n * kTileRows,
-          p.b_batched ? tile.group : 0);
-    bring(shared_.a(place_.stage), Fp4TilesMap::a, k * kRowBytesA, tile.first_row,
-          p.a_batched ? p.order.matrix_of(tile) : 0);
   }
 
   const Work& work_;

@@ -11,7 +11,7 @@
 namespace blockscale {
 
 /// The tensor maps of a launch. [batch, rows, bytes of k] of A, in boxes of kRowBytesA and a tile's
-/// rows, and of B, in boxes of kRowBytesB; D, where it is stored by TMA, in boxes of 16 rows of
+/// rows, and of B, in boxes of row_bytes_of_b; D, where it is stored by TMA, in boxes of 16 rows of
 /// kStoreBytes.
 enum class Fp4TilesMap : uint32_t { a, b, d };
 inline constexpr uint32_t kFp4TilesMaps = 3;
@@ -24,7 +24,7 @@ struct alignas(64) Fp4TilesParts {
     return maps + static_cast<uint32_t>(which);
   }
 
-  /// Of B, as few rows take them (fp4_params.h).
+  /// Of B's codes, as few rows take them (fp4_params.h).
   GemmScales scales;
   /// Those of kScaleStages stages of a row lie side by side, at a multiple of their size.
   bool scale_vectors = false;
@@ -37,7 +37,7 @@ struct alignas(64) Fp4TilesParts {
   /// sums, A's scales, alpha, bias and gate: no sums are exchanged.
   bool is_direct = false;
   LinearEpilogue epilogue;
-  uint32_t pieces = 0;        // of a row of B: K is as many times kPieceK
+  uint32_t pieces = 0;        // of a row of B's codes: K is as many times kPieceK
   uint32_t k_stages = 0;      // of kStageK, the last may be ragged
   uint32_t blocks_k = 1;      // of a cluster, which divide K
   uint32_t block_stages = 0;  // of each of them, but the last ones
