@@ -230,6 +230,7 @@ int cuThreadExchangeStreamCaptureMode(cu::CaptureMode* mode) {
 
 int cuStreamIsCapturing(cu::Stream stream, cu::CaptureStatus* status) {
   ENTER("cuStreamIsCapturing");
+  if (contexts.empty()) return cu::kInvalidContext;
   *status = stream != nullptr && stream == fake().capturing ? cu::CaptureStatus::active
                                                             : cu::CaptureStatus::none;
   return 0;

@@ -102,27 +102,30 @@ void absolute_maximum(const MatrixView& x, const QuantizeInput& input, float* ou
 /// Bytes of workspace that `gemm` needs on default_chip(): none, but of the FP8 kernels a copy of
 /// each operand whose values, rows or matrices begin at no multiple of 16 bytes, or, where many
 /// rows are multiplied by many, at odd ones (tensor copies then take half as long again), of those
-/// of many rows with weights in FP4 or MX A in bf16 where it is neither that nor f16, and weights
-/// in MXFP6 or MXFP8 in bf16, of the plain ones D in f32 where it is quantized, and of all of them
-/// D in f32 where a transform comes before a result that is not. Throws as `gemm` does.
+/// of many rows with weights in FP4 A in bf16 where it is neither that nor f16, of the plain ones,
+/// and those of 12.x, D in f32 where it is quantized,
+/// and of all of them D in f32 where a transform comes before a result that is not. Throws as
+/// `gemm` does.
 std::int64_t gemm_workspace_bytes(const GemmArguments& arguments);
 
 /// As blockscale::gemm, for every pair that it computes. FP8 recipes of e4m3 on both sides
 /// (fp8_tensor, fp8_row, all blocks and kinds of scale) have kernels of their own on devices of
-/// compute capability 9.0, and so have pairs with weights in FP4, and of few rows in MXFP8, that
-/// docs/numerics.md names, those of few rows in bf16 or f16 beside FP4 on 12.x as well; the plain
-/// kernels compute all else. Sums of products, which tensor cores make, are scaled and added up in
-/// f32; docs/numerics.md has the error bounds. The same bits from run to run. A result that is
-/// quantized has the bytes of `quantize` of the f32 D of the same plan. Throws as `quantize` does.
+/// compute capability 9.0, and so have pairs with weights in FP4, and of few rows in MXFP8,
+/// that docs/numerics.md names; on 12.x two operands with scales have, and few rows in bf16 or f16
+/// beside FP4. The plain kernels compute all else. Sums of
+/// products, which tensor cores make, are scaled and added up in f32; docs/numerics.md has the
+/// error bounds. The same bits from run to run. A result that is quantized has the bytes of
+/// `quantize` of the f32 D of the same plan. Throws as `quantize` does.
 void gemm(const GemmArguments& arguments, const Execution& execution = {});
 
 /// As blockscale::check_gemm, with the bound of the tensor cores that default_chip() computes the
 /// pair with, of a D that `gemm` computed; everything lies in host memory.
 GemmCheck check_gemm(const GemmArguments& arguments, std::int64_t samples = 1024);
 
-/// What `gemm` launches for these arguments, as text: the kernel, its tiles, how K is divided, and
-/// the time that the plan expects. As describe_quantize else. Where something was tuned for a chip
-/// of that name (docs/cli.md, "bench gemm --tune") the text names the file.
+/// What `gemm` launches for these arguments, where kernels pass their trials, as text: the kernel,
+/// its tiles, how K is divided, and the time that the plan expects. As describe_quantize else.
+/// Where something was tuned for a chip of that name (docs/cli.md, "bench gemm --tune") the text
+/// names the file.
 std::string describe_gemm(const GemmArguments& arguments, const Chip& chip = default_chip());
 
 /// Bytes of workspace that `grouped_gemm` needs on default_chip(): D in f32 where a transform comes

@@ -67,8 +67,8 @@ struct GroupedGemmArguments {
   bool owns_rows = false;
   /// In place of offsets, lengths and index, for `moe` alone, whose few entries need no sort so:
   /// row r is that of group entries.ids[r] - entries.first_id, or none where that is no group, and
-  /// of row r / entries.top_k of A. Kernels of few rows have it on Hopper, and nothing else: calls
-  /// refuse it (unsupported).
+  /// of row r / entries.top_k of A. Kernels of few rows have it, and nothing else: calls refuse it
+  /// (unsupported).
   RowEntries entries = {};
   /// In place of `d`, which then is not looked at. Not with `destinations`.
   std::optional<QuantizedResult> quantized = {};

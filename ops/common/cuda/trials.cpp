@@ -70,8 +70,8 @@ bool Trials::passed(const Trial& trial, int device, void* stream) {
   std::optional<bool> verdict = read_verdict(path);
   std::string why = "it failed its trial before (" + path.string() + ")";
   if (!verdict) {
+    const DeviceScope scope(device);  // a thread may have no context, and no stream then
     if (runtime::is_capturing(stream)) return false;
-    const DeviceScope scope(device);
     const runtime::RelaxedCapture relaxed(runtime::driver());
     try {
       verdict = trial.agrees(trial.kernel);

@@ -67,11 +67,12 @@ const Chip& chip_of_call(const CallDevice& device, const runtime::KernelSet& ker
 
 /// bytes_on(chip), or what plain kernels need if that is more and they may take others' place.
 template <class BytesOn>
-std::int64_t workspace_bytes_on(Chip chip, const BytesOn& bytes_on) {
+std::int64_t workspace_bytes_on(const Chip& chip, const BytesOn& bytes_on) {
   const std::int64_t bytes = bytes_on(chip);
   if (!runtime::is_emulated_only(chip.architecture)) return bytes;
-  chip.plain_only = true;
-  return std::max(bytes, bytes_on(chip));
+  Chip plain = chip;
+  plain.plain_only = true;
+  return std::max(bytes, bytes_on(plain));
 }
 
 }  // namespace blockscale::cuda

@@ -191,7 +191,7 @@ TEST_F(KernelTrials, OneThatCannotBeHeldIsSaidAndNotKept) {
 TEST_F(KernelTrials, LoadKernelsHoldsThem) {
   in_a_process([&] {
     EXPECT_EQ(launched([] { cuda::load_kernels(KernelsOf::quantize); }).size(), 0u);
-    EXPECT_EQ(launched([] { cuda::load_kernels(KernelsOf::gemm); }).size(), 8u);
+    EXPECT_EQ(launched([] { cuda::load_kernels(KernelsOf::gemm); }).size(), 36u);
     EXPECT_EQ(launched([] { cuda::load_kernels(KernelsOf::all); }).size(), 8u);
     EXPECT_EQ(launched([] { cuda::load_kernels(KernelsOf::all); }).size(), 0u);
     fake_.capturing = &fake_;

@@ -76,8 +76,8 @@ struct Fp4Costs {
 };
 constexpr Fp4Costs kCostsOfHopper = {8, 3, 6, 0}, kCostsOfSm120 = {4, 1, 1, 0.06};
 
-double cost_of(const Fp4Sizes& size, const Fp4Division& d, const cuda::Chip& chip) {
-  const Fp4Costs costs = is_sm120(chip) ? kCostsOfSm120 : kCostsOfHopper;
+double cost_of(const Fp4Sizes& size, const Fp4Division& d, const cuda::Chip& chip,
+               const Fp4Costs& costs) {
   double turn = d.blocks_k == 1 ? costs.turn : costs.cluster_turn;
   if (d.part_chunks != 0) turn += costs.refill * static_cast<double>(size.rows * size.chunks);
   const std::int64_t turns = ceil_div(turns_of(size, d), clusters_of(size, d, chip));
@@ -107,7 +107,9 @@ bool fits(const Fp4Sizes& size, Fp4Division& d, const cuda::Chip& chip) {
 std::optional<Fp4Division> best_fp4_division(const Fp4Sizes& size, const cuda::Chip& chip) {
   std::optional<Fp4Division> best;
   double least = 0;
-  const std::uint32_t most_warps = is_sm120(chip) ? kFp4MostWarpsOfSm120 : kFp4MostWarps;
+  const bool sm120 = is_sm120(chip);
+  const Fp4Costs& costs = sm120 ? kCostsOfSm120 : kCostsOfHopper;
+  const std::uint32_t most_warps = sm120 ? kFp4MostWarpsOfSm120 : kFp4MostWarps;
   const auto most_blocks = std::min(
       kFp4MostBlocksK, static_cast<std::uint32_t>(runtime::most_cluster_blocks(chip.architecture)));
   for (std::uint32_t blocks = 1; blocks <= most_blocks; blocks *= 2) {
@@ -116,7 +118,7 @@ std::optional<Fp4Division> best_fp4_division(const Fp4Sizes& size, const cuda::C
         if (warps % tiles != 0) continue;
         Fp4Division d = {blocks, warps / tiles, tiles};
         if (!fits(size, d, chip)) continue;
-        const double cost = cost_of(size, d, chip);
+        const double cost = cost_of(size, d, chip, costs);
         if (!best || cost < least) best = d, least = cost;
       }
     }

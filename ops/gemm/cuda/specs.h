@@ -12,10 +12,10 @@ namespace blockscale::gemm_detail {
 
 /// What kernels with wgmma are compiled for, those with products that take scales, and those that
 /// need nothing of one chip.
-inline constexpr const char* kWgmmaArchitectures[] = {"sm_90a"};
-inline constexpr const char* kBlockScaledArchitectures[] = {"sm_120f"};
-inline constexpr const char* kAnyArchitectures[] = {"sm_90a", "sm_100f", "sm_120f"};
 inline constexpr const char* kSm120Architecture = "sm_120f";
+inline constexpr const char* kWgmmaArchitectures[] = {"sm_90a"};
+inline constexpr const char* kBlockScaledArchitectures[] = {kSm120Architecture};
+inline constexpr const char* kAnyArchitectures[] = {"sm_90a", "sm_100f", kSm120Architecture};
 
 /// Kernels are numbered in the order of fp8_gemm_kernel_specs(): those of kFp8GemmKernels, then one
 /// of each of these families.

@@ -32,11 +32,11 @@ bool block_scales_agree(std::size_t kernel) {
 }  // namespace
 
 ScaledTensor trial_operand(Recipe recipe, std::int64_t rows, std::int64_t k, std::uint64_t seed,
-                           std::int64_t batch) {
+                           std::int64_t batch, ScaleLayout layout) {
   constexpr std::array kMagnitudes = {0.0f, 1.0f, 2.0f, 3.0f, 4.0f, 6.0f};
   const RecipeTraits& t = recipe_traits(recipe);
   const int bits = format_traits(t.element).bits;
-  ScaledTensor tensor(recipe, rows, k, ScaleLayout::row_major, batch);
+  ScaledTensor tensor(recipe, rows, k, layout, batch);
   const MutableScaledTensorView view = tensor.view();
   std::mt19937_64 random(seed);
   for (std::int64_t row = 0; row < batch * rows; ++row) {
@@ -60,7 +60,8 @@ ScaledTensor trial_operand(Recipe recipe, std::int64_t rows, std::int64_t k, std
 
 bool agrees_with_plain(const TrialProduct& product) {
   const ScaledTensor a = trial_operand(product.a, product.rows, product.k, 1);
-  const ScaledTensor b = trial_operand(product.b, product.columns, product.k, 2);
+  const ScaledTensor b =
+      trial_operand(product.b, product.columns, product.k, 2, 1, product.b_layout);
   std::vector<float> d(static_cast<std::size_t>(product.rows * product.columns));
   GemmArguments host;
   host.a = a.view();
@@ -71,8 +72,10 @@ bool agrees_with_plain(const TrialProduct& product) {
   cuda::Chip chip = cuda::current_device();
   const auto result = [&] {
     return memory.result_of([&](const GemmArguments& x, const cuda::Execution& execution) {
-      ProductPlan plan = product.plan_by != nullptr && !chip.plain_only ? product.plan_by(x, chip)
-                                                                        : plan_product(x, chip);
+      ProductPlan plan = plan_product(x, chip);
+      if (!chip.plain_only && plan.path() == GemmPath::plain) {
+        throw Error(ErrorCode::unsupported, "kernel", "does not take the product of its trial");
+      }
       launch_steps(plan, execution);
     });
   };
@@ -93,8 +96,15 @@ cuda::Trial trial_of_few_rows(std::size_t kernel) {
 
 TrialProduct trial_product_of_block_scales(int kernel) {
   const BlockScaledConfig c = kBlockScaledKernels[kernel];
-  // The last tile is not full, and the ring of stages comes round.
-  return {c.a, c.b, c.rows - 3, 72, 640};
+  // The tile is not full, and its stages are more than the ring has. B's scales are copied as they
+  // lie where they may lie in whole atoms, A's word by word.
+  const bool has_atoms = recipe_traits(c.b).scale != Format::f32;
+  return {c.a,
+          c.b,
+          c.rows - 3,
+          72,
+          c.rows < 128 ? 1280 : 640,
+          has_atoms ? ScaleLayout::swizzled_128x4 : ScaleLayout::row_major};
 }
 
 cuda::Trial trial_of_block_scales(std::size_t kernel) {

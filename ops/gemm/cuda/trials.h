@@ -16,11 +16,11 @@
 
 namespace blockscale::gemm_detail {
 
-/// A product that only the kernel which is tried computes on its chips, unless `plan_by` is given.
+/// A product that only the kernel which is tried computes on its chips.
 struct TrialProduct {
   Recipe a = Recipe::bf16, b = Recipe::nvfp4;
   std::int64_t rows = 1, columns = 1, k = 1;
-  ProductPlan (*plan_by)(const GemmArguments& validated, const cuda::Chip& chip) = nullptr;
+  ScaleLayout b_layout = ScaleLayout::row_major;
 };
 
 /// A's recipe for a kernel of such elements.
@@ -28,10 +28,10 @@ constexpr Recipe plain_recipe_of(Format element) {
   return element == Format::f16 ? Recipe::f16 : Recipe::bf16;
 }
 
-/// An operand of a trial, row_major: whole numbers from -6 to 6, whose blocks have scales of 1, 2
+/// An operand of a trial: whole numbers from -6 to 6, whose blocks have scales of 1, 2
 /// and 4. Sums of products of two are exact in f32 in any order, for k below 2^14.
 ScaledTensor trial_operand(Recipe recipe, std::int64_t rows, std::int64_t k, std::uint64_t seed,
-                           std::int64_t batch = 1);
+                           std::int64_t batch = 1, ScaleLayout layout = ScaleLayout::row_major);
 
 /// Whether a product has on the current device the bits that it has by plain kernels, D in f32.
 bool agrees_with_plain(const TrialProduct& product);
@@ -47,7 +47,10 @@ void for_each_trial(const ProductPlan& plan, const Visit& visit) {
   if (const auto* const few_rows = std::get_if<Fp4GemmPlan>(&plan.product)) {
     visit(trial_of_few_rows(static_cast<std::size_t>(few_rows->kernel)));
   } else if (const auto* const scaled = std::get_if<BlockScaledPlan>(&plan.product)) {
-    visit(trial_of_block_scales(static_cast<std::size_t>(scaled->kernel)));
+    // Both kernels of the pair: a row's bits do not depend on the number of rows.
+    const auto first = static_cast<std::size_t>(scaled->kernel / 2 * 2);
+    visit(trial_of_block_scales(first));
+    visit(trial_of_block_scales(first + 1));
   }
 }
 

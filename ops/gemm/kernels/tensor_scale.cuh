@@ -45,7 +45,8 @@ class TensorFactor {
     constexpr uint32_t kLeastValue = 0x2F800000u, kMostValue = 0x4F800000u;  // 2^-32, 2^32
     constexpr uint32_t kLeastSum = 0x12800000u;                              // 2^-90
     constexpr float kMostSum = 0x1p94f;
-    // In steps of 2^-149, twice; of 0 less than of any other, which then is the most.
+    // Twice the magnitude's bits, less twice the least's: that wraps for what is below the least,
+    // of 0 to exactly less twice the least's, and of other numbers to more.
     uint32_t most_below = 0;
     float most = 0;
     BLOCKSCALE_UNROLL

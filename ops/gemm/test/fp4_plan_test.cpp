@@ -199,7 +199,7 @@ TEST(Fp4GemmPlan, OnSm120) {
     EXPECT_EQ(path(16, Recipe::f16, Recipe::nvfp4), GemmPath::fp4_few_rows);
     EXPECT_EQ(path(4, Recipe::fp8_1x128, Recipe::nvfp4), GemmPath::plain);
     EXPECT_EQ(path(4, Recipe::bf16, Recipe::mxfp8_e4m3), GemmPath::plain);
-    EXPECT_EQ(path(4, Recipe::nvfp4, Recipe::nvfp4), GemmPath::plain);
+    EXPECT_EQ(path(4, Recipe::nvfp4, Recipe::nvfp4), GemmPath::sm120_block_scaled);
   }
   const auto text = [](std::int64_t m, std::int64_t n, std::int64_t k) {
     return cuda::describe_gemm(imagined_product(m, n, k), cuda::chip_named("RTX 5090"));

@@ -34,10 +34,9 @@ double share_of(const OnDevice& problem, const PlainProblem& p) {
   return test::compare(problem.on_host(), limit).largest_share;
 }
 
-/// Has a fresh product computed by launch(execution), with the workspace that a product needs.
+/// Has a fresh product computed by launch(execution), with so many bytes of workspace.
 template <class Launch>
-void multiply(OnDevice& problem, const Launch& launch) {
-  const std::int64_t needed = cuda::gemm_workspace_bytes(problem.arguments());
+void multiply(OnDevice& problem, std::int64_t needed, const Launch& launch) {
   const runtime::DeviceBuffer workspace(static_cast<std::size_t>(needed));
   problem.multiply([&](const cuda::Execution& on) {
     launch(cuda::Execution{on.stream, workspace.data(), needed});
@@ -48,7 +47,8 @@ void multiply(OnDevice& problem, const Launch& launch) {
 double by_door(OnDevice& problem, const PlainProblem& p) {
   const GemmArguments x = gemm_detail::validated(problem.arguments(), {});
   EXPECT_EQ(gemm_detail::plan_product(x, cuda::default_chip()).path(), GemmPath::sm90_fp4_tiles);
-  multiply(problem, [&](const cuda::Execution& on) { cuda::gemm(problem.arguments(), on); });
+  multiply(problem, cuda::gemm_workspace_bytes(problem.arguments()),
+           [&](const cuda::Execution& on) { cuda::gemm(problem.arguments(), on); });
   return share_of(problem, p);
 }
 
@@ -57,12 +57,20 @@ void check(const PlainProblem& p) {
   EXPECT_LE(by_door(problem, p), 1) << p.str();
 }
 
-void check(const PlainProblem& p, const Fp4TilesDivision& division) {
-  OnDevice problem(p);
-  multiply(problem, [&](const cuda::Execution& on) {
+/// The same of a product by a division, which there is.
+double by_division(OnDevice& problem, const PlainProblem& p, const Fp4TilesDivision& division) {
+  const GemmArguments x = gemm_detail::validated(problem.arguments(), {});
+  const auto plan = gemm_detail::plan_fp4_tiles(x, cuda::default_chip(), nullptr, division);
+  if (!plan) return HUGE_VAL;
+  multiply(problem, plan->workspace_bytes, [&](const cuda::Execution& on) {
     gemm_detail::launch_fp4_gemm(problem.arguments(), division, on);
   });
-  EXPECT_LE(share_of(problem, p), 1)
+  return share_of(problem, p);
+}
+
+void check(const PlainProblem& p, const Fp4TilesDivision& division) {
+  OnDevice problem(p);
+  EXPECT_LE(by_division(problem, p, division), 1)
       << p.str() << " " << division.tokens << " " << division.blocks_k;
 }
 
@@ -145,9 +153,8 @@ TEST_F(CudaGpuFp4Tiles, ConvertedRows) {
   for_each_converted_pair([](Recipe a, Recipe b) {
     for (const std::int64_t m : {17, 200, 1100}) {
       PlainProblem p = problem_of(a, b, m, 520, 1056);
-      check(p);
       p.exact = true;
-      check(p);
+      check(p, {256, 1});
       p.exact = false;
       p.a_odd_bytes = 3;
       p.batch = 3;
@@ -176,7 +183,7 @@ TEST_F(CudaGpuFp4Tiles, EpiloguesOfConvertedRows) {
   });
 }
 
-/// Weights in 16 bits, and those that become bf16 wherever they begin, of rows as many as go so.
+/// Weights in 16 bits, and those that become bf16 wherever they begin.
 TEST_F(CudaGpuFp4Tiles, WeightsInSixteenBits) {
   for_each_16_bit_tiles_pair([](Recipe a, Recipe b) {
     for (const std::int64_t m : {130, 300, 1100}) {
@@ -187,19 +194,20 @@ TEST_F(CudaGpuFp4Tiles, WeightsInSixteenBits) {
       p.exact = false;
       if (!is_plain(a)) p.odd_bytes = 3;
       p.batch = 3;
-      check(p);
       for (const int tokens : {128, 256}) {
         for (const std::uint32_t blocks : {1u, 2u, 3u, 8u}) {
           check(p, Fp4TilesDivision{tokens, blocks});
         }
       }
     }
-    check(problem_of(a, b, 1100, 6000, 416));  // several tiles a block
+    check(problem_of(a, b, 1100, 6000, 416), {128, 1});  // several tiles a block
     PlainProblem p = problem_of(a, b, 500, 1000, 1504);
     OnDevice problem(p);
-    test::expect_same_bits(problem, [&] { return by_door(problem, p); });
+    test::expect_same_bits(problem, [&] { return by_division(problem, p, {128, 2}); });
   });
-  for (const std::int64_t k : {8, 72, 1000}) check(problem_of(Recipe::f16, Recipe::f16, 70, 90, k));
+  for (const std::int64_t k : {8, 72, 1000}) {
+    check(problem_of(Recipe::f16, Recipe::f16, 70, 90, k), {128, 1});
+  }
 }
 
 TEST_F(CudaGpuFp4Tiles, EpiloguesOfWeightsInSixteenBits) {
@@ -207,10 +215,10 @@ TEST_F(CudaGpuFp4Tiles, EpiloguesOfWeightsInSixteenBits) {
     p.m = 270;
     p.k = 544;
     p.a = p.b = Recipe::f16;
-    check(p);
+    check(p, {256, 1});
     p.a = Recipe::fp8_row;
     p.b = Recipe::mxfp8_e4m3;
-    check(p);
+    check(p, {128, 1});
   });
 }
 

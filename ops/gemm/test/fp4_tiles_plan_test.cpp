@@ -7,7 +7,6 @@
 #include <random>
 #include <string>
 #include <utility>
-#include <variant>
 
 #include "blockscale/bench.h"
 #include "blockscale/cuda.h"
@@ -217,30 +216,21 @@ TEST(Fp4TilesPlan, PromotesTilesOf128RowsAtMost) {
   }
 }
 
-/// Of B in 16 bits, or in MX that becomes it, from the rows on that are faster so; which have other
-/// bits than fewer ones, so that rows of the same bits go by the plain kernel.
+/// Of B in 16 bits, or in MX that becomes it: for who asks for it, and no call does yet.
 TEST(Fp4TilesPlan, HasBInSixteenBits) {
-  test::for_each_16_bit_tiles_pair([](Recipe a, Recipe b) {
+  constexpr gemm_detail::Fp4TilesDivision kDivision = {128, 1};
+  test::for_each_16_bit_tiles_pair([&](Recipe a, Recipe b) {
     SCOPED_TRACE(std::string(recipe_traits(a).name) + " x " + recipe_traits(b).name);
     const bool converts = !is_plain(b);
-    const std::int64_t least = converts ? 128 : 64;
-    for (const std::int64_t m : {least - 1, least, std::int64_t{5000}}) {
-      for (const bool batch_invariant : {false, true}) {
-        GemmArguments x = imagined_product(m, 512, 352, a, b);
-        x.batch_invariant = batch_invariant;
-        const auto plan = gemm_detail::plan_product(x, {});
-        const bool is_tiles = m >= least && !batch_invariant;
-        EXPECT_EQ(plan.path(),
-                  is_tiles ? gemm_detail::GemmPath::sm90_fp4_tiles : gemm_detail::GemmPath::plain);
-        const std::int64_t rows = (is_plain(a) ? 0 : m) + (converts ? 512 : 0);
-        EXPECT_EQ(plan.workspace_bytes, is_tiles ? rows * 384 * 2 : 0);
-        if (is_tiles) {
-          expect_launchable(std::get<Fp4TilesPlan>(plan.product), x, {});
-        }
-        x.b.values = gemm_detail::byte_at(x.b.values, 1);
-        EXPECT_EQ(gemm_detail::plan_product(x, {}).path() == gemm_detail::GemmPath::sm90_fp4_tiles,
-                  is_tiles && converts);
-      }
+    for (const std::int64_t m : {1, 127, 5000}) {
+      GemmArguments x = imagined_product(m, 512, 352, a, b);
+      const auto plan = plan_fp4_tiles(x, {}, nullptr, kDivision);
+      ASSERT_TRUE(plan) << m;
+      EXPECT_EQ(plan->workspace_bytes, ((is_plain(a) ? 0 : m) + (converts ? 512 : 0)) * 384 * 2);
+      expect_launchable(*plan, x, {});
+      EXPECT_NE(gemm_detail::plan_product(x, {}).path(), gemm_detail::GemmPath::sm90_fp4_tiles);
+      x.b.values = gemm_detail::byte_at(x.b.values, 1);
+      EXPECT_EQ(plan_fp4_tiles(x, {}, nullptr, kDivision).has_value(), converts);
     }
   });
 }
@@ -254,16 +244,19 @@ TEST(Fp4TilesPlan, LeavesWhatSixteenBitsDoNotHold) {
                              {Recipe::bf16, Recipe::fp8_row},
                              {Recipe::fp8_1x128, Recipe::mxfp6_e2m3},
                              {Recipe::mxfp8_e4m3, Recipe::mxfp8_e4m3}}) {
-    const auto plan = gemm_detail::plan_product(imagined_product(1024, 512, 384, a, b), {});
-    EXPECT_EQ(plan.path(), gemm_detail::GemmPath::plain)
+    EXPECT_FALSE(plan_fp4_tiles(imagined_product(1024, 512, 384, a, b), {}, nullptr,
+                                gemm_detail::Fp4TilesDivision{128, 1}))
         << recipe_traits(a).name << " x " << recipe_traits(b).name;
   }
 }
 
 TEST(Fp4TilesPlan, SaysThatBIsConverted) {
+  const auto plan =
+      plan_fp4_tiles(imagined_product(1024, 4096, 4096, Recipe::fp8_row, Recipe::mxfp8_e4m3), {},
+                     nullptr, gemm_detail::Fp4TilesDivision{256, 1});
+  ASSERT_TRUE(plan);
   EXPECT_EQ(
-      cuda::describe_gemm(imagined_product(1024, 4096, 4096, Recipe::fp8_row, Recipe::mxfp8_e4m3),
-                          cuda::Chip{}),
+      plan->str(),
       "A in bf16 in the workspace by dequantize_e4m3_bf16: 1024 tiles of 1 rows, vector loads, "
       "vector stores\n"
       "B in bf16 in the workspace by dequantize_e4m3_bf16: 4096 tiles of 1 rows, vector loads, "
@@ -271,11 +264,6 @@ TEST(Fp4TilesPlan, SaysThatBIsConverted) {
       "gemm_tiles_bf16_bf16_256x128: 128 tiles of 256 x 128, 64 stages of 64 of K; 128 x 384 "
       "threads, 4 stages, 214016 bytes shared, stored as boxes, directly\n"
       "workspace 41943040 bytes\n");
-  EXPECT_EQ(cuda::describe_gemm(imagined_product(128, 4096, 4096, Recipe::f16, Recipe::f16),
-                                cuda::Chip{}),
-            "gemm_tiles_f16_f16_128x128: 32 tiles of 128 x 128, 64 stages of 64 of K divided among "
-            "3 blocks of a cluster; 96 x 384 threads, 5 stages, 216064 bytes shared, stored as "
-            "boxes\n");
 }
 
 }  // namespace

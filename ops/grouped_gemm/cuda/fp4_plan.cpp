@@ -70,15 +70,15 @@ std::optional<GroupedStep> fp4_few_rows_step(const GroupedGemmArguments& x, cons
 }
 
 std::optional<GroupedStep> fp4_tiles_step(const GroupedGemmArguments& x, const cuda::Chip& chip) {
-  if (!is_plain(x.a.recipe)) return std::nullopt;
+  const int tokens = fp4_tokens_of(average_rows(x));
+  const int kernel = kFp4TilesKernels.find(x.a.recipe, x.b.recipe, tokens, false);
+  if (kernel < 0 || !has_codes(kFp4TilesKernels[kernel])) return std::nullopt;
   GemmArguments dense = as_dense(x);
   dense.d.rows = x.rows;         // D may have others, where rows have destinations
   dense.batch_invariant = true;  // as tiles of groups always are
-  const int tokens = fp4_tokens_of(average_rows(x));
   const auto of_dense = plan_fp4_tiles(dense, chip, nullptr, Fp4TilesDivision{tokens, 1});
   if (!of_dense) return std::nullopt;
   const Fp4TilesConfig config = kFp4TilesKernels[of_dense->kernel];
-  if (!has_codes(config)) return std::nullopt;
   const std::uint32_t beside = order_bytes(x);
   const int blocks = blocks_per_multiprocessor(config);
   const bool is_direct = x.destinations == nullptr && stores_directly(of_dense->params.epilogue);
