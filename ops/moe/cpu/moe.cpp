@@ -34,7 +34,7 @@ std::int64_t most_tokens(const MoeArguments& x, const MoeOptions& options) {
 
 void run_part(const LayerPart& part, int threads) {
   if (part.scales) join_scales(*part.scales, threads);
-  moe_sort(*part.sort, threads);
+  if (part.sort) moe_sort(*part.sort, threads);
   if (part.weigh) weigh(*part.weigh, threads);
   const auto quantize_tokens = [threads](const std::optional<QuantizeRows>& of) {
     QuantizeOptions quantization;
