@@ -540,7 +540,7 @@ def test_plans_of_a_gpu() -> None:
     plan = blockscale.describe_grouped_gemm(
         8, 64, 512, 512, "mxfp8_e4m3", "mxfp4", transform="swiglu", chip="B200"
     )
-    assert plan.startswith("grouped_gemm_plain_") and len(plan.splitlines()) == 3
+    assert plan.startswith("grouped_gemm_plain_") and len(plan.splitlines()) == 4
     with pytest.raises(ValueError, match="^groups, rows, n, k: matrices must have at most 2"):
         blockscale.describe_grouped_gemm(2**20, 640, 4096, 7168)
     with pytest.raises(ValueError, match="no such pair"):

@@ -128,7 +128,7 @@ def test_bench_on_a_device(program: Program, fake_driver: str):
     arguments = ["bench", "moe", "--layer", "qwen3-30b-a3b", "-t", "2", "--device", "cuda"]
     result = program(*arguments, "--json", BLOCKSCALE_LIBCUDA=fake_driver)
     (case,) = result.json()["cases"]
-    assert case["median_seconds"] == pytest.approx(6e-3) and case["rows"] == 16
+    assert case["median_seconds"] == pytest.approx(5e-3) and case["rows"] == 16
 
 
 def test_plans_need_no_gpu(program: Program):
