@@ -4,6 +4,7 @@
 #include <random>
 
 #include "core/format.h"
+#include "core/packing.h"
 #include "core/scale_layout.h"
 #include "ops/common/cuda/trial_results.h"
 #include "ops/gemm/call_memory.h"
@@ -12,13 +13,11 @@
 namespace blockscale::gemm_detail {
 namespace {
 
-/// Sets element `i` of an array of elements of so many bits, which is 0.
-void put(void* array, std::int64_t i, int bits, std::uint32_t code) {
-  auto* const bytes = static_cast<std::uint8_t*>(array);
-  for (int bit = 0; bit < bits; ++bit) {
-    const std::int64_t at = i * bits + bit;
-    bytes[at / 8] |= static_cast<std::uint8_t>((code >> bit & 1) << at % 8);
-  }
+/// Sets element `i` of an array of elements of a format.
+void put(Format format, void* array, std::int64_t i, std::uint32_t code) {
+  visit_format(format, [&](auto of) {
+    store_code<decltype(of)::value>(static_cast<std::uint8_t*>(array), i, code);
+  });
 }
 
 bool few_rows_agree(std::size_t kernel) {
@@ -35,7 +34,6 @@ ScaledTensor trial_operand(Recipe recipe, std::int64_t rows, std::int64_t k, std
                            std::int64_t batch, ScaleLayout layout) {
   constexpr std::array kMagnitudes = {0.0f, 1.0f, 2.0f, 3.0f, 4.0f, 6.0f};
   const RecipeTraits& t = recipe_traits(recipe);
-  const int bits = format_traits(t.element).bits;
   ScaledTensor tensor(recipe, rows, k, layout, batch);
   const MutableScaledTensorView view = tensor.view();
   std::mt19937_64 random(seed);
@@ -43,15 +41,16 @@ ScaledTensor trial_operand(Recipe recipe, std::int64_t rows, std::int64_t k, std
     for (std::int64_t i = 0; i < k; ++i) {
       const float magnitude = kMagnitudes[random() % kMagnitudes.size()];
       const std::uint32_t code = encode(t.element, random() % 2 == 0 ? magnitude : -magnitude);
-      put(static_cast<std::uint8_t*>(view.values) + row * view.value_row_stride, i, bits, code);
+      put(t.element, static_cast<std::uint8_t*>(view.values) + row * view.value_row_stride, i,
+          code);
     }
   }
   if (is_plain(recipe)) return tensor;
-  const int scale_bits = format_traits(t.scale).bits;
-  const std::int64_t scales = 8 * scale_bytes(recipe, view.layout, rows, k, batch) / scale_bits;
+  const std::int64_t bytes = scale_bytes(recipe, view.layout, rows, k, batch);
+  const std::int64_t scales = bytes * 8 / format_traits(t.scale).bits;
   for (std::int64_t i = 0; i < scales; ++i) {
     const auto exponent = static_cast<int>(random() % 3);
-    put(view.scales, i, scale_bits,
+    put(t.scale, view.scales, i,
         t.scale == Format::ue8m0 ? static_cast<std::uint32_t>(127 + exponent)
                                  : encode(t.scale, static_cast<float>(1 << exponent)));
   }

@@ -12,7 +12,7 @@
 #include "blockscale/device.h"
 #include "device/emulator/emulator.h"
 #include "ops/gemm/cuda/sm120/block_scaled_plan.h"
-#include "ops/gemm/test/block_scaled_problem.h"
+#include "ops/gemm/test/block_scaled/problem.h"
 #include "ops/gemm/test/plain_emulation.h"
 
 namespace blockscale {

@@ -8,7 +8,7 @@
 
 #include "blockscale/cuda.h"
 #include "ops/gemm/cuda/launch.h"
-#include "ops/gemm/test/block_scaled_problem.h"
+#include "ops/gemm/test/block_scaled/problem.h"
 #include "ops/gemm/test/plain_on_device.h"
 #include "tests/gpu.h"
 

@@ -53,4 +53,13 @@ inline bool run_fp4_tiles(PlainOperands& operands, const emulator::Options& opti
   return launch_emulated(*plan, plan->params, operands, options, {buffers.back()});
 }
 
+/// Checks a problem against the float64 reference.
+inline void check_fp4_tiles(const PlainProblem& p,
+                            const emulator::Options& options = emulator::in_order(),
+                            std::optional<gemm_detail::Fp4TilesDivision> division = std::nullopt) {
+  check_emulated(p, gemm_detail::GemmPath::sm90_fp4_tiles, [&](PlainOperands& operands) {
+    return run_fp4_tiles(operands, options, division);
+  });
+}
+
 }  // namespace blockscale::test

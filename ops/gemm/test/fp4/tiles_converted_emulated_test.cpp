@@ -11,7 +11,7 @@
 
 #include "device/emulator/emulator.h"
 #include "ops/gemm/cuda/sm90/fp4_tiles_plan.h"
-#include "ops/gemm/test/fp4_tiles_emulation.h"
+#include "ops/gemm/test/fp4/tiles_emulation.h"
 #include "ops/gemm/test/plain_emulation.h"
 #include "ops/gemm/test/plain_problem.h"
 
@@ -20,6 +20,7 @@ namespace {
 
 using gemm_detail::Fp4TilesDivision;
 using gemm_detail::Fp4TilesPlan;
+using test::check_fp4_tiles;
 using test::for_each_converted_pair;
 using test::InputFamily;
 using test::PlainOperands;
@@ -28,13 +29,6 @@ using test::problem_of;
 using test::run_fp4_tiles;
 
 constexpr auto kPath = gemm_detail::GemmPath::sm90_fp4_tiles;
-
-void check(const PlainProblem& p, const emulator::Options& options = emulator::in_order(),
-           std::optional<Fp4TilesDivision> division = std::nullopt) {
-  test::check_emulated(p, kPath, [&](PlainOperands& operands) {
-    return run_fp4_tiles(operands, options, division);
-  });
-}
 
 TEST(EmulatedFp4TilesConverted, EveryPairLayoutAndTile) {
   std::uint64_t seed = 1;
@@ -45,7 +39,7 @@ TEST(EmulatedFp4TilesConverted, EveryPairLayoutAndTile) {
       p.a_layout = layout;
       const int most = test::has_scales_of_k(a) ? 128 : 256;
       const int tokens = layout == ScaleLayout::row_major ? most : 64;
-      check(p, emulator::random_order(seed++), Fp4TilesDivision{tokens, 1});
+      check_fp4_tiles(p, emulator::random_order(seed++), Fp4TilesDivision{tokens, 1});
     }
   });
 }
@@ -55,7 +49,7 @@ TEST(EmulatedFp4TilesConverted, ExactSums) {
   for_each_converted_pair([](Recipe a, Recipe b) {
     PlainProblem p = problem_of(a, b, 20, 40, 224);
     p.exact = true;
-    check(p);
+    check_fp4_tiles(p);
   });
 }
 
@@ -67,28 +61,29 @@ TEST(EmulatedFp4TilesConverted, RowsAnywhere) {
     p.a_odd_bytes = 3;
     p.batch = 2;
     p.b_shared = p.m == 1;
-    check(p);
+    check_fp4_tiles(p);
   });
 }
 
 /// Of A's blocks of K: stages that have no other, or none of the next.
 TEST(EmulatedFp4TilesConverted, EdgesOfK) {
   for (const std::int64_t k : {32, 64, 128, 192, 256, 352}) {
-    check(problem_of(Recipe::fp8_1x128, Recipe::nvfp4, 17, 24, k));
-    check(problem_of(Recipe::fp8_1x128_ue8m0, Recipe::mxfp4, 17, 24, k));
-    check(problem_of(Recipe::mxfp8_e4m3, Recipe::nvfp4, 17, 24, k));
+    check_fp4_tiles(problem_of(Recipe::fp8_1x128, Recipe::nvfp4, 17, 24, k));
+    check_fp4_tiles(problem_of(Recipe::fp8_1x128_ue8m0, Recipe::mxfp4, 17, 24, k));
+    check_fp4_tiles(problem_of(Recipe::mxfp8_e4m3, Recipe::nvfp4, 17, 24, k));
   }
 }
 
 TEST(EmulatedFp4TilesConverted, Divisions) {
   const Fp4TilesDivision division = {64, 4};
   for (const std::uint32_t blocks : {2u, 4u}) {  // of five stages: one begins within A's block
-    check(problem_of(Recipe::fp8_1x128, Recipe::nvfp4, 33, 40, 320), emulator::random_order(blocks),
-          Fp4TilesDivision{64, blocks});
+    check_fp4_tiles(problem_of(Recipe::fp8_1x128, Recipe::nvfp4, 33, 40, 320),
+                    emulator::random_order(blocks), Fp4TilesDivision{64, blocks});
   }
-  check(problem_of(Recipe::fp8_row, Recipe::mxfp4, 33, 40, 352), emulator::random_order(1),
-        division);
-  check(problem_of(Recipe::nvfp4, Recipe::nvfp4, 33, 40, 352), emulator::random_order(2), division);
+  check_fp4_tiles(problem_of(Recipe::fp8_row, Recipe::mxfp4, 33, 40, 352),
+                  emulator::random_order(1), division);
+  check_fp4_tiles(problem_of(Recipe::nvfp4, Recipe::nvfp4, 33, 40, 352), emulator::random_order(2),
+                  division);
 }
 
 /// Scales of B that have no factors, in some stages or in all, where sums take A's of blocks.
@@ -116,10 +111,10 @@ TEST(EmulatedFp4TilesConverted, Epilogues) {
     p.k = 64;
     const bool multiplies = p.sense == TensorScaleSense::multiplier;
     p.a = multiplies ? Recipe::fp8_row : Recipe::nvfp4;
-    check(p);
+    check_fp4_tiles(p);
     if (multiplies) return;
     p.a = Recipe::fp8_1x128;
-    check(p);
+    check_fp4_tiles(p);
   });
 }
 

@@ -11,7 +11,7 @@
 
 #include "device/emulator/emulator.h"
 #include "ops/gemm/cuda/sm90/fp4_tiles_plan.h"
-#include "ops/gemm/test/fp4_tiles_emulation.h"
+#include "ops/gemm/test/fp4/tiles_emulation.h"
 #include "ops/gemm/test/plain_emulation.h"
 #include "ops/gemm/test/plain_problem.h"
 
@@ -20,6 +20,7 @@ namespace {
 
 using gemm_detail::Fp4TilesDivision;
 using gemm_detail::Fp4TilesPlan;
+using test::check_fp4_tiles;
 using test::for_each_fp4_pair;
 using test::InputFamily;
 using test::PlainOperands;
@@ -38,12 +39,6 @@ bool run(PlainOperands& operands, const emulator::Options& options,
   });
 }
 
-void check(const PlainProblem& p, const emulator::Options& options = emulator::in_order(),
-           std::optional<Fp4TilesDivision> division = std::nullopt) {
-  test::check_emulated(p, kPath,
-                       [&](PlainOperands& operands) { return run(operands, options, division); });
-}
-
 TEST(EmulatedFp4Tiles, EveryPairLayoutAndTile) {
   std::uint64_t seed = 1;
   for_each_fp4_pair([&](Recipe a, Recipe b) {
@@ -52,7 +47,7 @@ TEST(EmulatedFp4Tiles, EveryPairLayoutAndTile) {
       for (const int tokens : {64, 128, 256}) {
         PlainProblem p = problem_of(a, b, tokens == 128 ? 150 : 40, 136, 352);
         p.b_layout = layout;
-        check(p, emulator::random_order(seed++), Fp4TilesDivision{tokens, 1});
+        check_fp4_tiles(p, emulator::random_order(seed++), Fp4TilesDivision{tokens, 1});
       }
     }
   });
@@ -64,7 +59,7 @@ TEST(EmulatedFp4Tiles, ExactSums) {
     for (const int tokens : {64, 256}) {
       PlainProblem p = problem_of(a, b, 70, 200, 512);
       p.exact = true;
-      check(p, emulator::in_order(), Fp4TilesDivision{tokens, 1});
+      check_fp4_tiles(p, emulator::in_order(), Fp4TilesDivision{tokens, 1});
     }
   });
 }
@@ -73,8 +68,8 @@ TEST(EmulatedFp4Tiles, EdgesOfRowsColumnsAndK) {
   for (const std::int64_t m : {1, 17, 64, 65}) {
     for (const std::int64_t n : {1, 8, 129}) {
       for (const std::int64_t k : {32, 64, 96}) {
-        check(problem_of(Recipe::bf16, Recipe::nvfp4, m, n, k));
-        check(problem_of(Recipe::f16, Recipe::mxfp4, m, n, k));
+        check_fp4_tiles(problem_of(Recipe::bf16, Recipe::nvfp4, m, n, k));
+        check_fp4_tiles(problem_of(Recipe::f16, Recipe::mxfp4, m, n, k));
       }
     }
   }
@@ -90,10 +85,10 @@ TEST(EmulatedFp4Tiles, Divisions) {
                                           {128, 2u, 224},
                                           {256, 4u, 96}}) {
     const Fp4TilesDivision division = {tokens, blocks};
-    check(problem_of(Recipe::bf16, Recipe::nvfp4, 70, 130, k), emulator::random_order(seed++),
-          division);
-    check(problem_of(Recipe::f16, Recipe::mxfp4, 33, 40, k), emulator::random_order(seed++),
-          division);
+    check_fp4_tiles(problem_of(Recipe::bf16, Recipe::nvfp4, 70, 130, k),
+                    emulator::random_order(seed++), division);
+    check_fp4_tiles(problem_of(Recipe::f16, Recipe::mxfp4, 33, 40, k),
+                    emulator::random_order(seed++), division);
   }
 }
 
@@ -128,11 +123,11 @@ TEST(EmulatedFp4Tiles, Epilogues) {
   test::for_each_epilogue(40, [](PlainProblem p) {
     p.m = 70;
     p.k = 224;
-    check(p);
+    check_fp4_tiles(p);
     p.a = Recipe::f16;
     p.b = Recipe::mxfp4;
     p.m = 20;
-    check(p);
+    check_fp4_tiles(p);
   });
 }
 
@@ -161,7 +156,7 @@ TEST(EmulatedFp4Tiles, RowsFarApart) {
     PlainProblem p = problem_of(a, b, 67, 50, 320);
     p.extra_bytes = 48;
     p.batch = 3;
-    check(p);
+    check_fp4_tiles(p);
   });
 }
 

@@ -1,5 +1,5 @@
 // How the kernels of many rows with weights in FP4 divide products, without a GPU. (What they do
-// not take: fp4_plan_test.cpp.)
+// not take: few_rows_plan_test.cpp.)
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

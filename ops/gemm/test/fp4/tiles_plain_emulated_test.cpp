@@ -9,7 +9,7 @@
 
 #include "device/emulator/emulator.h"
 #include "ops/gemm/cuda/sm90/fp4_tiles_plan.h"
-#include "ops/gemm/test/fp4_tiles_emulation.h"
+#include "ops/gemm/test/fp4/tiles_emulation.h"
 #include "ops/gemm/test/plain_emulation.h"
 #include "ops/gemm/test/plain_problem.h"
 
@@ -29,9 +29,7 @@ constexpr auto kPath = gemm_detail::GemmPath::sm90_fp4_tiles;
 
 void check(const PlainProblem& p, const emulator::Options& options = emulator::in_order(),
            const Fp4TilesDivision& division = {128, 1}) {
-  test::check_emulated(p, kPath, [&](PlainOperands& operands) {
-    return run_fp4_tiles(operands, options, division);
-  });
+  test::check_fp4_tiles(p, options, division);
 }
 
 TEST(EmulatedFp4TilesPlain, EveryPairLayoutAndTile) {
