@@ -107,7 +107,8 @@ inline constexpr Recipe kBlockScaledPairs[][2] = {
     {Recipe::mxfp8_e4m3, Recipe::mxfp8_e4m3}, {Recipe::mxfp8_e4m3, Recipe::mxfp6_e2m3},
     {Recipe::mxfp8_e4m3, Recipe::mxfp6_e3m2}, {Recipe::mxfp8_e4m3, Recipe::mxfp4},
     {Recipe::fp8_1x128, Recipe::fp8_128x128}};
-inline constexpr int kBlockScaledPairCount = 7;
+inline constexpr int kBlockScaledPairCount =
+    static_cast<int>(sizeof(kBlockScaledPairs) / sizeof(kBlockScaledPairs[0]));
 }  // namespace detail
 
 inline constexpr struct BlockScaledKernelList {
