@@ -75,7 +75,7 @@ void check_groups_of_rows(const GroupedGemmArguments& x) {
 
 /// M: of A, each as often as entries have it, or what `rows` says of an index.
 std::int64_t rows_of_product(const GroupedGemmArguments& x) {
-  const std::int64_t of_a = x.a.rows * (has_entries(x) ? x.entries.top_k : 1);
+  const std::int64_t of_a = x.a.rows * repeats_of(x);
   if (x.index != nullptr) {
     checks::check_size("rows", "", x.rows);
   } else if (x.destinations != nullptr || x.rows != 0) {

@@ -21,6 +21,10 @@ KGroupedGemmArguments validated(const KGroupedGemmArguments& arguments);
 inline bool has_entries(const GroupedGemmArguments& x) {
   return x.entries.ids != nullptr;
 }
+/// How many rows of the product each row of A has: those of its entries.
+inline std::int64_t repeats_of(const GroupedGemmArguments& x) {
+  return has_entries(x) ? x.entries.top_k : 1;
+}
 inline bool is_masked(const GroupedGemmArguments& x) {
   return x.offsets == nullptr && !has_entries(x);
 }

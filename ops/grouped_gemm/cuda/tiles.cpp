@@ -49,7 +49,7 @@ GemmArguments as_dense(const GroupedGemmArguments& x) {
 SourceRows source_of(const GroupedGemmArguments& x) {
   gemm_detail::check_size("a.rows", x.a.rows);
   return {x.index, static_cast<std::uint32_t>(x.a.rows),
-          Divisor(static_cast<std::uint32_t>(has_entries(x) ? x.entries.top_k : 1))};
+          Divisor(static_cast<std::uint32_t>(repeats_of(x)))};
 }
 
 void set_group_strides(LinearEpilogue& e, const GroupedGemmArguments& x) {

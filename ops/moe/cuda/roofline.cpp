@@ -43,9 +43,12 @@ LayerWork work_of(const MoeArguments& x, const MoeParts& parts) {
   const std::int64_t hidden = x.x.k, inner = inner_of(x), entries = tokens * x.top_k;
   work.experts_hit = experts * -std::expm1(static_cast<double>(entries) * std::log1p(-1 / experts));
   const std::int64_t matrices = x.w13.batch / x.w2.batch;
-  const double of_up = work.experts_hit * static_cast<double>(matrices) *
-                       bytes_of(x.w13.recipe, x.w13.rows, x.w13.k);
-  const double of_down = work.experts_hit * bytes_of(x.w2.recipe, x.w2.rows, x.w2.k);
+  // Entries that are not sorted read each its own.
+  const double weights_read =
+      parts.gather == Gather::entries ? static_cast<double>(entries) : work.experts_hit;
+  const double of_up =
+      weights_read * static_cast<double>(matrices) * bytes_of(x.w13.recipe, x.w13.rows, x.w13.k);
+  const double of_down = weights_read * bytes_of(x.w2.recipe, x.w2.rows, x.w2.k);
   const double between = bytes_of(activations_of(x), entries, inner);
   const double rows = bytes_of(Recipe::bf16, entries, hidden);
   const double y = static_cast<double>(tokens * hidden) * size_of(x.y.dtype);
