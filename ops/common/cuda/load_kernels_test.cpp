@@ -2,29 +2,20 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <memory>
 #include <string>
 
 #include "blockscale/cuda.h"
 #include "ops/common/cuda/kernel_list.h"
 #include "tests/expect_error.h"
-#include "tests/fake_libcuda.h"
-#include "tests/fake_pack.h"
+#include "tests/on_fake_driver.h"
 
 namespace blockscale {
 namespace {
 
 using cuda::KernelsOf;
 
-class LoadKernels : public testing::Test {
+class LoadKernels : public test::OnFakeDriver {
  protected:
-  static void SetUpTestSuite() {
-    setenv("BLOCKSCALE_LIBCUDA", BLOCKSCALE_FAKE_LIBCUDA, 1);
-    pack_ = std::make_unique<test::FakePack>(kernel_list());
-  }
-  static void TearDownTestSuite() { pack_.reset(); }
-  void SetUp() override { fake_.reset(); }
-
   /// How many loaded kernels of a device have `part` in their names.
   int loaded(int device, const std::string& part) const {
     int count = 0;
@@ -33,9 +24,6 @@ class LoadKernels : public testing::Test {
     }
     return count;
   }
-
-  inline static std::unique_ptr<test::FakePack> pack_;
-  test::FakeCuda& fake_ = test::fake_cuda(BLOCKSCALE_FAKE_LIBCUDA);
 };
 
 TEST_F(LoadKernels, LoadsThoseOfAnOperationOnOneDevice) {

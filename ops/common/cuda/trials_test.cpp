@@ -10,14 +10,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "models/testing.h"
-#include "ops/common/cuda/kernel_list.h"
-#include "tests/fake_libcuda.h"
-#include "tests/fake_pack.h"
+#include "tests/on_fake_driver.h"
 
 namespace blockscale {
 namespace {
@@ -31,13 +28,8 @@ using testing::StartsWith;
 constexpr const char* kFewRows = "gemm_few_rows_nvfp4_bf16_16_refilled";
 constexpr const char* kFewRowsOfGroups = "grouped_gemm_few_rows_mxfp4_bf16_8";
 
-class KernelTrials : public testing::Test {
+class KernelTrials : public test::OnFakeDriver {
  protected:
-  static void SetUpTestSuite() {
-    setenv("BLOCKSCALE_LIBCUDA", BLOCKSCALE_FAKE_LIBCUDA, 1);
-    pack_ = std::make_unique<test::FakePack>(kernel_list());
-  }
-  static void TearDownTestSuite() { pack_.reset(); }
   void SetUp() override { setenv("BLOCKSCALE_CACHE", cache().c_str(), 1); }
   void TearDown() override { unsetenv("BLOCKSCALE_CACHE"); }
 
@@ -91,10 +83,6 @@ class KernelTrials : public testing::Test {
     for (const test::FakeLaunch& launch : fake_.launches) kernels.push_back(launch.kernel);
     return kernels;
   }
-  static std::byte* memory(int part) {
-    return reinterpret_cast<std::byte*>((std::uintptr_t{1} << 32) +
-                                        (static_cast<std::uintptr_t>(part) << 27));
-  }
   static ScaledTensorView operand(Recipe recipe, std::int64_t rows, int part) {
     ScaledTensorView x = {recipe, rows, 512};
     x.values = memory(part);
@@ -118,8 +106,6 @@ class KernelTrials : public testing::Test {
     return launched([&] { cuda::grouped_gemm(x); });
   }
 
-  inline static std::unique_ptr<test::FakePack> pack_;
-  test::FakeCuda& fake_ = test::fake_cuda(BLOCKSCALE_FAKE_LIBCUDA);
   test::ScratchFolder folder_;
 };
 

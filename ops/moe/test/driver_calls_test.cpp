@@ -5,37 +5,23 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "blockscale/cuda.h"
-#include "ops/common/cuda/kernel_list.h"
 #include "tests/expect_error.h"
-#include "tests/fake_libcuda.h"
-#include "tests/fake_pack.h"
+#include "tests/on_fake_driver.h"
 
 namespace blockscale {
 namespace {
 
-class MoeCalls : public testing::Test {
+class MoeCalls : public test::OnFakeDriver {
  protected:
-  static void SetUpTestSuite() {
-    setenv("BLOCKSCALE_LIBCUDA", BLOCKSCALE_FAKE_LIBCUDA, 1);
-    pack_ = std::make_unique<test::FakePack>(kernel_list());
-  }
-  static void TearDownTestSuite() { pack_.reset(); }
   void SetUp() override {
     fake_.reset();
     fake_.parameter_bytes = 8;
   }
 
-  /// Memory of a device in the fake, a part of its own for each number.
-  template <class Number>
-  static Number* memory(int part, int device = 0) {
-    return reinterpret_cast<Number*>((static_cast<std::uintptr_t>(device + 1) << 32) +
-                                     (static_cast<std::uintptr_t>(part) << 20));
-  }
   static RouteArguments routing(std::int64_t tokens) {
     RouteArguments x;
     x.logits = {memory<float>(0), Format::f32, tokens, 64};
@@ -85,9 +71,6 @@ class MoeCalls : public testing::Test {
     fake_.launches.clear();
     return names;
   }
-
-  inline static std::unique_ptr<test::FakePack> pack_;
-  test::FakeCuda& fake_ = test::fake_cuda(BLOCKSCALE_FAKE_LIBCUDA);
 };
 
 using Names = std::vector<std::string>;
@@ -140,7 +123,7 @@ TEST_F(MoeCalls, WorkspaceComesFromItsSource) {
 TEST_F(MoeCalls, ALayerIsFiveLaunches) {
   const auto run = [&](const MoeArguments& x, const MoeOptions& options = {}) {
     const std::int64_t needed = cuda::moe_workspace_bytes(x, options);
-    cuda::moe(x, options, {nullptr, memory<void>(64), needed});
+    cuda::moe(x, options, {nullptr, memory<void>(30), needed});
     return launched();
   };
   const auto begins = [](const std::string& text, const char* with) {
@@ -202,12 +185,12 @@ TEST_F(MoeCalls, ALayerRefuses) {
     EXPECT_EQ(launched(), Names{});
   };
   expect_refused("execution.workspace_bytes", "is 16, must be at least", x,
-                 {nullptr, memory<void>(64), 16});
+                 {nullptr, memory<void>(30), 16});
   expect_refused("execution.workspace", "ids", x, {nullptr, memory<void>(6), needed});
   MoeArguments elsewhere = x;
   elsewhere.w2.scales = memory<void>(5, 1);
   expect_refused("w2.scales", "is on CUDA device 1, must be on 0", elsewhere,
-                 {nullptr, memory<void>(64), needed});
+                 {nullptr, memory<void>(30), needed});
 }
 
 TEST_F(MoeCalls, Refuses) {

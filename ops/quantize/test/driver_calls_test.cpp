@@ -8,21 +8,18 @@
 #include <cstdlib>
 #include <functional>
 #include <map>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "blockscale/cuda.h"
-#include "ops/common/cuda/kernel_list.h"
 #include "ops/quantize/cuda/dequantize_plan.h"
 #include "ops/quantize/cuda/plan.h"
 #include "ops/quantize/cuda/rows_and_columns_plan.h"
 #include "ops/quantize/test/inputs.h"
 #include "ops/quantize/test/support.h"
 #include "tests/expect_error.h"
-#include "tests/fake_libcuda.h"
-#include "tests/fake_pack.h"
+#include "tests/on_fake_driver.h"
 
 namespace blockscale {
 namespace {
@@ -36,20 +33,8 @@ bool is_a_question(const std::string& function) {
   return false;
 }
 
-class DriverCalls : public testing::Test {
+class DriverCalls : public test::OnFakeDriver {
  protected:
-  static void SetUpTestSuite() {
-    setenv("BLOCKSCALE_LIBCUDA", BLOCKSCALE_FAKE_LIBCUDA, 1);
-    pack_ = std::make_unique<test::FakePack>(kernel_list());
-  }
-  static void TearDownTestSuite() { pack_.reset(); }
-  void SetUp() override { fake_.reset(); }
-
-  /// Memory of device 0 in the fake, a part of its own for each number.
-  static std::byte* memory(int part) {
-    return reinterpret_cast<std::byte*>((std::uintptr_t{1} << 32) +
-                                        (static_cast<std::uintptr_t>(part) << 27));
-  }
   static MatrixView matrix(int part, Format dtype, std::int64_t rows, std::int64_t columns) {
     return {memory(part), dtype, rows, columns};
   }
@@ -96,8 +81,6 @@ class DriverCalls : public testing::Test {
     }
   }
 
-  inline static std::unique_ptr<test::FakePack> pack_;
-  test::FakeCuda& fake_ = test::fake_cuda(BLOCKSCALE_FAKE_LIBCUDA);
   int stream_memory_ = 0;
   void* stream_ = &stream_memory_;
 };

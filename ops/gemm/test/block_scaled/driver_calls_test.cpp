@@ -5,16 +5,13 @@
 
 #include <cstdint>
 #include <cstdlib>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "blockscale/cuda.h"
 #include "models/testing.h"
-#include "ops/common/cuda/kernel_list.h"
 #include "ops/gemm/kernels/sm120/block_scaled_params.h"
-#include "tests/fake_libcuda.h"
-#include "tests/fake_pack.h"
+#include "tests/on_fake_driver.h"
 
 namespace blockscale {
 namespace {
@@ -23,13 +20,8 @@ using test::FakeLaunch;
 using testing::ElementsAre;
 using testing::StartsWith;
 
-class BlockScaledDriverCalls : public testing::Test {
+class BlockScaledDriverCalls : public test::OnFakeDriver {
  protected:
-  static void SetUpTestSuite() {
-    setenv("BLOCKSCALE_LIBCUDA", BLOCKSCALE_FAKE_LIBCUDA, 1);
-    pack_ = std::make_unique<test::FakePack>(kernel_list());
-  }
-  static void TearDownTestSuite() { pack_.reset(); }
   void SetUp() override {
     setenv("BLOCKSCALE_CACHE", (folder_ / "cache").c_str(), 1);
     fake_.reset();
@@ -39,11 +31,6 @@ class BlockScaledDriverCalls : public testing::Test {
 
   void TearDown() override { unsetenv("BLOCKSCALE_CACHE"); }
 
-  /// Memory of a device in the fake, a part of its own for each number.
-  static std::byte* memory(int part) {
-    return reinterpret_cast<std::byte*>((std::uintptr_t{1} << 32) +
-                                        (static_cast<std::uintptr_t>(part) << 27));
-  }
   static GemmArguments product(std::int64_t m, Recipe a, Recipe b) {
     GemmArguments x;
     x.a = {a, m, 512};
@@ -70,9 +57,7 @@ class BlockScaledDriverCalls : public testing::Test {
     return kernels;
   }
 
-  inline static std::unique_ptr<test::FakePack> pack_;
   test::ScratchFolder folder_;
-  test::FakeCuda& fake_ = test::fake_cuda(BLOCKSCALE_FAKE_LIBCUDA);
 };
 
 TEST_F(BlockScaledDriverCalls, ARepeatedCallLaunchesTheSame) {
