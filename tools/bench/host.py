@@ -1,8 +1,8 @@
 """CPU time of calls from Python on CUDA tensors of torch, around kernels of a few microseconds.
 
-At most 20 us is asked of quantize and gemm with `out`, 30 with results that are allocated; 10 is
-aimed at; of nn.Linear 15 more than of the calls that it makes, `quantize, gemm`, 5 are aimed at. A
-case runs a few hundred times from an empty stream, fewer than it holds launches; the median of
+At most 20 us is asked of quantize, gemm and moe with `out`, 30 with results that are allocated; 10
+is aimed at; of nn.Linear 15 more than of the calls that it makes, `quantize, gemm`, 5 are aimed at.
+A case runs a few hundred times from an empty stream, fewer than it holds launches; the median of
 rounds counts. torch.neg and the same calls as operators stand beside them.
 """
 
@@ -63,8 +63,15 @@ def cases() -> list[Case]:
             ),
             Case(f"quantize {recipe}", lambda r=recipe: blockscale.quantize(x, r), 30),
         ]
+    experts, top_k, y = 8, 2, torch.empty_like(x)
+    w13 = blockscale.quantize(normal(experts, 2 * n, k), "fp8_128x128")
+    w2 = blockscale.quantize(normal(experts, k, n), "fp8_128x128")
+    ids = torch.randint(experts, (m, top_k), device="cuda", dtype=torch.int32)
+    weights = torch.rand(m, top_k, device="cuda")
+    layer = (x, w13, w2, ids, weights)
     return [
         *found,
+        Case("moe, out", lambda: blockscale.moe(*layer, out=y), 20),
         Case("dequantize, out", lambda: blockscale.dequantize(a, out=x), None),
         Case("ops.quantize fp8_1x128", lambda: ops.quantize(x, "fp8_1x128"), None),
         Case("ops.gemm_out", lambda: ops.gemm_out(*tensors, out=out, **scales), None),

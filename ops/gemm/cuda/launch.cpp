@@ -1,19 +1,15 @@
 // Products on CUDA devices: arguments -> plan -> launch.
-#include <array>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
-#include <span>
 #include <stdexcept>
 #include <string>
-#include <type_traits>
 #include <variant>
 #include <vector>
 
 #include "blockscale/cuda.h"
 #include "ops/common/cuda/call.h"
+#include "ops/common/cuda/kept_plans.h"
 #include "ops/common/regions.h"
 #include "ops/gemm/call_memory.h"
 #include "ops/gemm/cuda/launch.h"
@@ -26,7 +22,6 @@
 #include "ops/quantize/cuda/kernel_sets.h"
 #include "runtime/cuda/device.h"
 #include "runtime/cuda/tensor_map.h"
-#include "runtime/hash.h"
 #include "runtime/kernels/kernel.h"
 
 namespace blockscale {
@@ -174,49 +169,16 @@ void plan_and_launch_plainly(const GemmArguments& x, const std::optional<PlainTi
   launch_in_workspace(plan_in(execution.workspace), x, device, execution, plan_in);
 }
 
-/// What a plan is a function of, on one device, if it needs no workspace: every bit of a call's
-/// arguments. A member that is missing here does not compile.
-class PlanKey {
+/// Of products that need no workspace.
+class ProductKey : public cuda::CallKey<96> {
  public:
-  explicit PlanKey(const GemmArguments& x) {
+  explicit ProductKey(const GemmArguments& x) {
     const auto& [a, b, d, alpha, alpha_factor, beta, c, bias, bias_dtype, gate, gate_dtype,
                  transform, batch_invariant, quantized] = x;
     if (quantized) throw std::logic_error("plans of products that quantize are not kept");
-    for (const ScaledTensorView* const operand : {&a, &b}) add(*operand);
-    for (const MatrixView& matrix : {MatrixView(d), c}) add(matrix);
-    add(std::bit_cast<std::uint32_t>(alpha), alpha_factor, std::bit_cast<std::uint32_t>(beta), bias,
-        bias_dtype, gate, gate_dtype, transform.index(), batch_invariant);
+    add(a, b, MatrixView(d), alpha, alpha_factor, beta, c, bias, bias_dtype, gate, gate_dtype,
+        transform, batch_invariant);
   }
-
-  std::size_t hash() const { return runtime::hash_bytes(std::as_bytes(std::span(words_))).low; }
-  friend bool operator==(const PlanKey&, const PlanKey&) = default;
-
- private:
-  void add(const ScaledTensorView& x) {
-    const auto& [recipe, rows, k, batch, values, row_stride, batch_stride, scales, layout, leading,
-                 scale_batch_stride, factor, sense, factor_batch_stride] = x;
-    add(recipe, rows, k, batch, values, row_stride, batch_stride, scales, layout, leading,
-        scale_batch_stride, factor, sense, factor_batch_stride);
-  }
-  void add(const MatrixView& x) {
-    const auto& [data, dtype, rows, columns, row_stride, batch, batch_stride] = x;
-    add(data, dtype, rows, columns, row_stride, batch, batch_stride);
-  }
-  template <class... Members>
-    requires(sizeof...(Members) > 1)
-  void add(Members... members) {
-    const auto word = [](auto x) {
-      if constexpr (std::is_pointer_v<decltype(x)>) {
-        return std::uint64_t{reinterpret_cast<std::uintptr_t>(x)};
-      } else {
-        return static_cast<std::uint64_t>(x);
-      }
-    };
-    ((words_.at(count_++) = word(members)), ...);
-  }
-
-  std::array<std::uint64_t, 96> words_{};
-  std::size_t count_ = 0;
 };
 
 /// What a call launched, with tensor maps.
@@ -224,27 +186,18 @@ struct LaunchedPlan {
   int device = -1;
   std::variant<Fp8GemmPlan, Fp4GemmPlan, Fp4TilesPlan, BlockScaledPlan> plan;
 };
-struct KeptPlan {
-  PlanKey key;
-  LaunchedPlan launched;
-};
 
-/// Where this thread keeps the plan of calls with these arguments.
-std::unique_ptr<KeptPlan>& slot_of(const PlanKey& key) {
-  constexpr std::size_t kSlots = 512;  // of 3 KB each
-  thread_local std::vector<std::unique_ptr<KeptPlan>> slots(kSlots);
-  return slots[key.hash() % kSlots];
-}
+using KeptProducts = cuda::KeptPlans<512, ProductKey, LaunchedPlan>;  // of 3 KB each
 
 /// Launches what a call with these arguments did before; false if there was none.
-bool launch_kept(const KeptPlan* kept, const PlanKey& key, const GemmArguments& arguments,
+bool launch_kept(const LaunchedPlan* kept, const GemmArguments& arguments,
                  const cuda::Execution& execution) {
-  if (kept == nullptr || kept->key != key) return false;
+  if (kept == nullptr) return false;
   // The memory behind an address may have become another device's, or the host's.
   const cuda::CallDevice device = device_of_call(arguments, execution);
-  if (device.ordinal() != kept->launched.device) return false;
+  if (device.ordinal() != kept->device) return false;
   const cuda::DeviceScope scope(device.ordinal());
-  std::visit([&](const auto& plan) { launch_plan(plan, execution); }, kept->launched.plan);
+  std::visit([&](const auto& plan) { launch_plan(plan, execution); }, kept->plan);
   return true;
 }
 
@@ -354,8 +307,11 @@ void find_tensor_maps(GemmStep& step) {
   std::visit([&](auto& params) { find_tensor_maps(step.maps, params); }, step.params);
 }
 
-void launch_steps(ProductPlan& plan, const cuda::Execution& execution) {
+void find_tensor_maps(ProductPlan& plan) {
   std::visit([](auto& product) { prepare(product); }, plan.product);
+}
+
+void launch_steps(const ProductPlan& plan, const cuda::Execution& execution) {
   std::visit([&](const auto& product) { launch_plan(product, execution); }, plan.product);
   launch_behind(plan, execution);
 }
@@ -406,18 +362,17 @@ std::int64_t gemm_workspace_bytes(const GemmArguments& arguments) {
 }
 
 void gemm(const GemmArguments& arguments, const Execution& execution) {
+  using namespace gemm_detail;
   if (arguments.quantized) {
-    (void)gemm_detail::plan_and_launch(arguments, gemm_detail::tuned_config, execution);
+    (void)plan_and_launch(arguments, tuned_config, execution);
     return;
   }
-  const gemm_detail::PlanKey key(arguments);
-  std::unique_ptr<gemm_detail::KeptPlan>& slot = gemm_detail::slot_of(key);
-  if (gemm_detail::launch_kept(slot.get(), key, arguments, execution)) return;
-  const auto launched =
-      gemm_detail::plan_and_launch(arguments, gemm_detail::tuned_config, execution);
+  const ProductKey key(arguments);
+  KeptProducts& plans = KeptProducts::of_thread();
+  if (launch_kept(plans.find(key), arguments, execution)) return;
+  const auto launched = plan_and_launch(arguments, tuned_config, execution);
   const auto bytes_of = [](const auto& plan) { return plan.workspace_bytes; };
-  if (!launched || std::visit(bytes_of, launched->plan) != 0) return;
-  slot = std::make_unique<gemm_detail::KeptPlan>(gemm_detail::KeptPlan{key, *launched});
+  if (launched && std::visit(bytes_of, launched->plan) == 0) plans.keep(key, *launched);
 }
 
 std::string describe_gemm(const GemmArguments& arguments, const Chip& chip) {

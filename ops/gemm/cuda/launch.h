@@ -21,11 +21,12 @@ runtime::KernelSet& fp4_tiles_kernels();
 runtime::KernelSet& block_scaled_kernels();
 runtime::KernelSet& plain_kernels();
 
-/// Launches a plan, in the caller's context. Its tensor maps become those that the driver makes.
-void launch_steps(ProductPlan& plan, const cuda::Execution& execution);
-
-/// Sets the tensor maps of a step's parameters.
+/// Sets the tensor maps of a plan's or a step's parameters, in the caller's context.
+void find_tensor_maps(ProductPlan& plan);
 void find_tensor_maps(GemmStep& step);
+
+/// Launches a plan that has its tensor maps, in the caller's context.
+void launch_steps(const ProductPlan& plan, const cuda::Execution& execution);
 
 /// cuda::gemm, by `config`, or by the model's plan if there is none, whatever was tuned.
 void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8LaunchConfig>& config,

@@ -75,6 +75,7 @@ bool agrees_with_plain(const TrialProduct& product) {
       if (!chip.plain_only && plan.path() == GemmPath::plain) {
         throw Error(ErrorCode::unsupported, "kernel", "does not take the product of its trial");
       }
+      find_tensor_maps(plan);
       launch_steps(plan, execution);
     });
   };

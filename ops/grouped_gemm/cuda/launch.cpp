@@ -69,6 +69,7 @@ void plan_and_launch(const Arguments& arguments, const cuda::Execution& executio
                 regions_of(x));
   }
   const cuda::DeviceScope scope(device.ordinal());
+  find_tensor_maps(plan);
   launch_steps(plan, with);
 }
 
@@ -94,21 +95,21 @@ class HostCopies {
 
 }  // namespace
 
-void launch_steps(GroupedPlan& plan, const cuda::Execution& execution) {
+void find_tensor_maps(GroupedPlan& plan) {
   runtime::TensorMapCache& cache = runtime::TensorMapCache::instance();
   const auto encode = [&](const TensorMapDescription& map) { return cache.get(map); };
-  const auto launch = [&](GroupedStep& step) {
-    const runtime::Kernel& kernel = kernels().get(step.kernel, plan.architecture);
-    std::visit(
-        [&](auto& params) {
-          gemm_detail::resolve_tensor_maps(step.maps, encode, params);
-          cuda::launch(kernel, step.shape, execution, params);
-        },
-        step.params);
-  };
-  for_each_launch(plan, [&](auto& part) {
-    if constexpr (std::is_same_v<decltype(part), GroupedStep&>) {
-      launch(part);
+  for (GroupedStep& step : plan.steps) {
+    std::visit([&](auto& params) { gemm_detail::resolve_tensor_maps(step.maps, encode, params); },
+               step.params);
+  }
+}
+
+void launch_steps(const GroupedPlan& plan, const cuda::Execution& execution) {
+  for_each_launch(plan, [&](const auto& part) {
+    if constexpr (std::is_same_v<decltype(part), const GroupedStep&>) {
+      const runtime::Kernel& kernel = kernels().get(part.kernel, plan.architecture);
+      std::visit([&](const auto& params) { cuda::launch(kernel, part.shape, execution, params); },
+                 part.params);
     } else {
       quantize_detail::launch_steps(part, execution);
     }

@@ -10,7 +10,10 @@ namespace blockscale::grouped_gemm_detail {
 /// Indices are those of plans.
 runtime::KernelSet& kernels();
 
-/// Launches a plan, in the caller's context. Its tensor maps become those that the driver makes.
-void launch_steps(GroupedPlan& plan, const cuda::Execution& execution);
+/// Sets the tensor maps of a plan's parameters, in the caller's context.
+void find_tensor_maps(GroupedPlan& plan);
+
+/// Launches a plan that has its tensor maps, in the caller's context.
+void launch_steps(const GroupedPlan& plan, const cuda::Execution& execution);
 
 }  // namespace blockscale::grouped_gemm_detail

@@ -38,6 +38,7 @@ bool agrees_with_plain(const TrialGroups& of) {
   const auto result = [&] {
     return memory.result_of([&](const GroupedGemmArguments& x, const cuda::Execution& execution) {
       GroupedPlan plan = plan_grouped(x, chip);
+      find_tensor_maps(plan);
       launch_steps(plan, execution);
     });
   };

@@ -1,11 +1,15 @@
 // The layer on CUDA devices: arguments -> plan -> launches.
 #include "ops/moe/cuda/launch.h"
 
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "blockscale/cuda.h"
 #include "ops/common/cuda/call.h"
+#include "ops/common/cuda/kept_plans.h"
 #include "ops/common/cuda/trials.h"
 #include "ops/common/regions.h"
 #include "ops/gemm/cuda/launch.h"
@@ -13,6 +17,7 @@
 #include "ops/grouped_gemm/cuda/launch.h"
 #include "ops/grouped_gemm/cuda/trials.h"
 #include "ops/moe/call_memory.h"
+#include "ops/moe/cuda/layer_key.h"
 #include "ops/moe/cuda/plan.h"
 #include "ops/moe/cuda/roofline.h"
 #include "ops/moe/cuda/specs.h"
@@ -37,7 +42,18 @@ cuda::CallDevice device_of_call(const MoeArguments& x, const cuda::Execution& ex
   return device;
 }
 
-void launch_part(MoePartPlan& part, int architecture, const cuda::Execution& execution) {
+void find_tensor_maps(MoePlan& plan) {
+  for (MoePartPlan& part : plan.parts) {
+    if (part.shared) {
+      gemm_detail::find_tensor_maps(part.shared->up);
+      gemm_detail::find_tensor_maps(part.shared->down);
+    }
+    grouped_gemm_detail::find_tensor_maps(part.up);
+    grouped_gemm_detail::find_tensor_maps(part.down);
+  }
+}
+
+void launch_part(const MoePartPlan& part, int architecture, const cuda::Execution& execution) {
   const auto launch = [&](std::size_t kernel, const auto& step) {
     cuda::launch(kernels().get(kernel, architecture), step.shape, execution, step.params);
   };
@@ -70,6 +86,59 @@ void for_each_trial(const MoePlan& plan, const Visit& visit) {
   }
 }
 
+/// How a layer is computed on a device, and its launches in the workspace of the last call.
+struct LayerPlan {
+  int device = -1;
+  const cuda::Chip* chip = nullptr;
+  MoeParts parts;
+  void* workspace = nullptr;
+  std::optional<MoePlan> plan;  // with tensor maps
+};
+
+using KeptLayers = cuda::KeptPlans<256, LayerKey, LayerPlan>;
+
+/// Of validated arguments; nothing is planned in a workspace yet.
+LayerPlan plan_on(const cuda::CallDevice& device, const MoeArguments& x, const MoeOptions& options,
+                  const cuda::Execution& execution) {
+  LayerPlan layer;
+  layer.device = device.ordinal();
+  layer.chip = &cuda::chip_of_call(
+      device, kernels(), execution, [&](const cuda::Chip& of, const auto& visit) {
+        for_each_trial(plan_moe(x, parts_of(x, options, of), of), visit);
+      });
+  layer.parts = parts_of(x, options, *layer.chip);
+  return layer;
+}
+
+/// Launches a layer of these arguments in the execution's workspace, or one that is allocated.
+void launch_layer(LayerPlan& layer, const MoeArguments& arguments, const MoeOptions& options,
+                  cuda::CallDevice& device, const cuda::Execution& execution) {
+  const std::int64_t bytes = layer.parts.workspace_bytes;
+  const cuda::Execution with = cuda::with_workspace(execution, bytes);
+  cuda::check_workspace(with, bytes, device);
+  const cuda::DeviceScope scope(device.ordinal());
+  if (!layer.plan || with.workspace != layer.workspace) {
+    const MoeArguments x = validated(arguments, options);
+    if (bytes != 0) {
+      check_apart({"execution.workspace", line_of(with.workspace, bytes)}, regions_of(x));
+    }
+    layer.plan.reset();
+    layer.workspace = with.workspace;
+    MoePlan plan = plan_moe(x, layer.parts, *layer.chip, with.workspace);
+    find_tensor_maps(plan);
+    layer.plan = std::move(plan);
+  }
+  for (const MoePartPlan& part : layer.plan->parts) {
+    launch_part(part, layer.plan->architecture, with);
+  }
+}
+
+/// Plans are kept, but for those of several parts, which are large, and of chips where kernels are
+/// tried first: what may be launched there depends on whether the stream is captured.
+bool may_be_kept(const LayerPlan& layer) {
+  return layer.plan->parts.size() <= 1 && !runtime::is_emulated_only(layer.chip->architecture);
+}
+
 }  // namespace
 }  // namespace moe_detail
 
@@ -84,23 +153,22 @@ std::int64_t moe_workspace_bytes(const MoeArguments& arguments, const MoeOptions
 
 void moe(const MoeArguments& arguments, const MoeOptions& options, const Execution& execution) {
   using namespace moe_detail;
+  const LayerKey key(arguments, options);
+  KeptLayers& layers = KeptLayers::of_thread();
+  if (LayerPlan* const kept = layers.find(key)) {
+    // The memory behind an address may have become another device's, or the host's.
+    CallDevice device = device_of_call(arguments, execution);
+    if (device.ordinal() == kept->device) {
+      launch_layer(*kept, arguments, options, device, execution);
+      return;
+    }
+  }
   const MoeArguments x = validated(arguments, options);
   CallDevice device = device_of_call(x, execution);
   if (!device.is_known()) return;
-  const Chip& chip =
-      chip_of_call(device, kernels(), execution, [&](const Chip& of, const auto& visit) {
-        for_each_trial(plan_moe(x, parts_of(x, options, of), of), visit);
-      });
-  const MoeParts parts = parts_of(x, options, chip);
-  const Execution with = with_workspace(execution, parts.workspace_bytes);
-  if (parts.workspace_bytes != 0) {
-    check_workspace(with, parts.workspace_bytes, device);
-    check_apart({"execution.workspace", line_of(with.workspace, parts.workspace_bytes)},
-                regions_of(x));
-  }
-  MoePlan plan = plan_moe(x, parts, chip, with.workspace);
-  const DeviceScope scope(device.ordinal());
-  for (MoePartPlan& part : plan.parts) launch_part(part, plan.architecture, with);
+  LayerPlan layer = plan_on(device, x, options, execution);
+  launch_layer(layer, arguments, options, device, execution);
+  if (may_be_kept(layer)) layers.keep(key, std::move(layer));
 }
 
 std::string describe_moe(const MoeArguments& arguments, const MoeOptions& options,

@@ -1,14 +1,18 @@
 // What routing, sorting and a layer ask of the driver, against a fake libcuda.so.1.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "blockscale/cuda.h"
+#include "runtime/cuda/driver.h"
 #include "tests/expect_error.h"
 #include "tests/on_fake_driver.h"
 
@@ -174,6 +178,78 @@ TEST_F(MoeCalls, ALayerIsFiveLaunches) {
   x = layer(600, 256);
   x.weights_on_input = true;
   EXPECT_EQ(shared(x).size(), 9u);
+}
+
+/// Launches of calls that come again, of which plans are kept.
+class RepeatedLayers : public MoeCalls {
+ protected:
+  static cuda::Execution in(int part, const MoeArguments& x) {
+    return {nullptr, memory<void>(part), cuda::moe_workspace_bytes(x)};
+  }
+  std::vector<test::FakeLaunch> launches_of(const MoeArguments& x,
+                                            const cuda::Execution& execution) {
+    fake_.launches.clear();
+    fake_.calls.clear();
+    cuda::moe(x, {}, execution);
+    return std::exchange(fake_.launches, {});
+  }
+  /// By a thread that has kept nothing.
+  std::vector<test::FakeLaunch> launches_anew(const MoeArguments& x,
+                                              const cuda::Execution& execution) {
+    std::vector<test::FakeLaunch> launches;
+    std::thread([&] { launches = launches_of(x, execution); }).join();
+    return launches;
+  }
+  static bool are_same(const std::vector<test::FakeLaunch>& x,
+                       const std::vector<test::FakeLaunch>& y) {
+    return std::ranges::equal(x, y, [](const test::FakeLaunch& one, const test::FakeLaunch& other) {
+      return one.kernel == other.kernel && one.device == other.device && one.grid == other.grid &&
+             one.dynamic_shared_bytes == other.dynamic_shared_bytes &&
+             one.programmatic_dependent_launch == other.programmatic_dependent_launch &&
+             one.parameters == other.parameters;
+    });
+  }
+};
+
+TEST_F(RepeatedLayers, LaunchTheSame) {
+  for (const std::int64_t tokens : {1, 40, 0}) {
+    const MoeArguments x = layer(tokens, 256);
+    const cuda::Execution execution = in(30, x);
+    const auto first = launches_of(x, execution);
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      EXPECT_TRUE(are_same(launches_of(x, execution), first)) << tokens;
+      EXPECT_EQ(fake_.calls["cuTensorMapEncodeTiled"], 0);
+    }
+    EXPECT_TRUE(are_same(launches_of(x, in(29, x)), launches_anew(x, in(29, x)))) << tokens;
+  }
+}
+
+TEST_F(RepeatedLayers, AskTheirWorkspacesSourceOnce) {
+  class Source final : public cuda::WorkspaceSource {
+   public:
+    void* allocate(std::int64_t) override { return memory<void>(20 + asked++ / 2); }
+    int asked = 0;
+  } source;
+  const MoeArguments x = layer(40, 256);
+  for (int call = 1; call <= 4; ++call) {
+    const auto launches = launches_of(x, {.workspace_source = &source});
+    EXPECT_EQ(source.asked, call);
+    EXPECT_TRUE(are_same(launches, launches_anew(x, in(20 + (call - 1) / 2, x)))) << call;
+  }
+}
+
+TEST_F(RepeatedLayers, AreChecked) {
+  const MoeArguments x = layer(40, 256);
+  const cuda::Execution execution = in(30, x);
+  (void)launches_of(x, execution);
+  test::expect_invalid("execution.workspace_bytes", "is 16, must be at least",
+                       [&] { cuda::moe(x, {}, {nullptr, execution.workspace, 16}); });
+  test::expect_invalid("execution.workspace", "ids", [&] {
+    cuda::moe(x, {}, {nullptr, memory<void>(6), execution.workspace_bytes});
+  });
+  fake_.failures["cuPointerGetAttribute"] = runtime::cu::kInvalidValue;  // freed
+  test::expect_invalid("y.data", "is memory of the host", [&] { cuda::moe(x, {}, execution); });
+  EXPECT_EQ(launched(), Names{});
 }
 
 TEST_F(MoeCalls, ALayerRefuses) {
