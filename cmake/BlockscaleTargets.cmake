@@ -34,16 +34,27 @@ function(blockscale_add_program source result)
   set(${result} ${name} PARENT_SCOPE)
 endfunction()
 
-# Further arguments are libraries to link. A `*_gpu_test.cpp` needs a GPU, and says that it is
-# skipped without one; the target gpu_tests builds them, `ctest -L gpu` runs them.
+# Further arguments are libraries to link. Tests are of four kinds, each with a label for `ctest -L`
+# and a target NAME_tests that builds it. `gpu`: `*_gpu_test.cpp`, which say that they are skipped
+# without one. `emulated`: kernels on the host. `arithmetic`: numbers that depend on the compiler.
+# `logic`: all others.
 function(blockscale_add_test source)
   blockscale_add_program(${source} name)
   target_link_libraries(${name} PRIVATE GTest::gmock GTest::gtest_main ${ARGN})
   if(name MATCHES "_gpu_test$")
-    set(label LABELS gpu)
-    blockscale_add_to_group(gpu_tests ${name})
+    set(kind gpu)
+  elseif("blockscale_emulator" IN_LIST ARGN)
+    set(kind emulated)
+  elseif(name MATCHES "^(core|ops)_")
+    set(kind arithmetic)
+  else()
+    set(kind logic)
   endif()
-  gtest_discover_tests(${name} PROPERTIES TIMEOUT 600 ${label} DISCOVERY_TIMEOUT 60)
+  blockscale_add_to_group(${kind}_tests ${name})
+  if(BLOCKSCALE_SANITIZE AND kind MATCHES "emulated|logic") # half the time to compile; none to run
+    target_compile_options(${name} PRIVATE -O0)
+  endif()
+  gtest_discover_tests(${name} PROPERTIES TIMEOUT 600 LABELS ${kind} DISCOVERY_TIMEOUT 60)
 endfunction()
 
 # A benchmark of GPU code: a program that prints one JSON object, or "no GPU" and exits with 77.
@@ -93,6 +104,7 @@ endfunction()
 function(blockscale_add_fuzzer source)
   blockscale_add_program(${source} name)
   target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  blockscale_add_to_group(fuzzers ${name})
 endfunction()
 
 # A test that runs kernels through device/emulator: a test that links it and has the flags under

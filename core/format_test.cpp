@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/format_test_oracle.h"
+#include "core/sanitizer_testing.h"
 
 namespace blockscale {
 namespace {
@@ -132,7 +133,7 @@ std::int64_t count_random_errors(int inputs) {
 }
 
 TEST(Encode, TenMillionRandomInputs) {
-  constexpr int kInputs = 10'000'000;
+  constexpr auto kInputs = static_cast<int>(test::cases_of(10'000'000));
   EXPECT_EQ(count_random_errors<Format::e2m1>(kInputs), 0);
   EXPECT_EQ(count_random_errors<Format::e2m3>(kInputs), 0);
   EXPECT_EQ(count_random_errors<Format::e3m2>(kInputs), 0);

@@ -8,20 +8,13 @@
 #include <cstring>
 
 #include "blockscale/parallel.h"
+#include "core/sanitizer_testing.h"
 
 namespace blockscale {
 
-#if defined(__SANITIZE_ADDRESS__)
-inline constexpr bool kSanitized = true;
-#elif defined(__has_feature)
-inline constexpr bool kSanitized = __has_feature(address_sanitizer);
-#else
-inline constexpr bool kSanitized = false;
-#endif
-
 inline bool exhaustive() {
   const char* value = std::getenv("BLOCKSCALE_EXHAUSTIVE");
-  return !kSanitized && value != nullptr && std::strcmp(value, "1") == 0;
+  return !test::kIsSanitized && value != nullptr && std::strcmp(value, "1") == 0;
 }
 
 /// One in so many inputs is tried without BLOCKSCALE_EXHAUSTIVE; a prime, so that no bit is fixed.

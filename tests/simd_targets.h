@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "core/sanitizer_testing.h"
 #include "ops/common/simd/amx.h"
 
 namespace blockscale::test {
@@ -81,7 +82,9 @@ class OnSimdTarget : public testing::TestWithParam<std::int64_t> {
   void SetUp() override {
     if (!has_target(GetParam())) GTEST_SKIP() << "no AMX";
   }
-  bool is_best_target() const { return use_.is_best(); }
+  /// Whether all cases are tried, or a part of them: by the best instruction set, without
+  /// sanitizers.
+  bool tries_all() const { return use_.is_best() && !kIsSanitized; }
 
  private:
   UseSimdTarget use_{GetParam()};

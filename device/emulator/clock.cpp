@@ -29,14 +29,23 @@ bool raise_all(Clock& into, const Clock& from) {
 
 }  // namespace
 
-bool raise(Clocks& into, const Clocks& from) {
-  if (into.size() < from.size()) into.resize(from.size());
+/// The emulator's longest loop. Sanitizers, which would double the time of all tests, leave out
+/// what the caller vouches for.
+__attribute__((no_sanitize("address", "undefined"))) static bool raise_numbers(uint32_t* into,
+                                                                               const uint32_t* from,
+                                                                               std::size_t count) {
   uint32_t rose = 0;
-  for (std::size_t i = 0; i < from.size(); ++i) {
-    rose |= static_cast<uint32_t>(from[i] > into[i]);
-    into[i] = std::max(into[i], from[i]);
+  for (std::size_t i = 0; i < count; ++i) {
+    const bool rises = from[i] > into[i];
+    rose |= static_cast<uint32_t>(rises);
+    into[i] = rises ? from[i] : into[i];
   }
   return rose != 0;
+}
+
+bool raise(Clocks& into, const Clocks& from) {
+  if (into.size() < from.size()) into.resize(from.size());
+  return raise_numbers(into.data(), from.data(), from.size());
 }
 
 void raise(Clocks& clocks, uint32_t index, uint32_t clock) {

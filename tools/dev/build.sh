@@ -23,11 +23,14 @@ build_release() {
 
 configure_sanitized() {
   mkdir -p build
+  # SIMD code, which is vectors and unrolled already, compiles in two thirds of the time like this.
+  local loops="-fno-vectorize -fno-slp-vectorize -fno-unroll-loops"
   configure build/sanitized -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_COMPILER=clang++-19 \
-    -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O2 -gline-tables-only -D_GLIBCXX_ASSERTIONS" \
+    -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O2 -gline-tables-only -D_GLIBCXX_ASSERTIONS $loops" \
     -DBLOCKSCALE_SANITIZE=ON -DBLOCKSCALE_FUZZ=ON "$(cuda_option)"
 }
 
+# build_sanitized TARGET... (all targets if none is named)
 build_sanitized() {
   configure_sanitized
   ninja --quiet -C build/sanitized -j"$jobs" "$@"

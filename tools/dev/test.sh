@@ -87,16 +87,18 @@ shellcheck_is_content() {
     --exclude=SC2034,SC2154,SC2119,SC2120 # what another part sets, reads or passes
 }
 
-# --- release and sanitized: the C++ tests, twice ---------------------------------------------------
+# --- release and sanitized: the C++ tests, by their kinds (cmake/BlockscaleTargets.cmake) ------------
+# Release: what g++ makes of arithmetic, and what needs a GPU; sanitized: all that need none.
 step_release() {
-  check build-release build_release
+  check build-release build_release arithmetic_tests gpu_tests cpu_benchmarks gpu_benchmarks \
+    blockscale_cli
   check_kernels
-  check ctest-release run_ctest release
+  check ctest-release run_ctest release 'arithmetic|gpu'
 }
 
 step_sanitized() {
-  check build-sanitized build_sanitized
-  check ctest-sanitized run_ctest sanitized
+  check build-sanitized build_sanitized arithmetic_tests emulated_tests logic_tests fuzzers
+  check ctest-sanitized run_ctest sanitized 'arithmetic|emulated|logic'
 }
 
 # Once for all steps, and outside any test's time limit: minutes on a machine that is busy.
@@ -118,11 +120,11 @@ use_pinned_nvrtc() {
   BLOCKSCALE_NVRTC=$(nvrtc_library)
 }
 
-run_ctest() {
+run_ctest() { # BUILD KINDS
   export ASAN_SYMBOLIZER_PATH=/usr/lib/llvm-19/bin/llvm-symbolizer
   export UBSAN_OPTIONS=print_stacktrace=1
   use_pinned_nvrtc
-  ctest --test-dir "build/$1" -j"$jobs" --output-on-failure --no-tests=error \
+  ctest --test-dir "build/$1" -L "^($2)\$" -j"$jobs" --output-on-failure --no-tests=error \
     --output-junit "$PWD/$logs/ctest-$1.xml"
 }
 
@@ -240,7 +242,7 @@ build_installed_example() {
 # --- fuzz: libFuzzer over the committed corpora ----------------------------------------------------
 step_fuzz() {
   local name
-  check build-fuzzers build_sanitized
+  check build-fuzzers build_sanitized fuzzers
   run_fuzzers "-max_total_time=${BLOCKSCALE_FUZZ_SECONDS:-60}"
   for name in $(fuzzer_names); do check "fuzz-$name" fuzzer_result "$name"; done
 }

@@ -8,8 +8,8 @@
 #include <random>
 #include <utility>
 
+#include "core/sanitizer_testing.h"
 #include "device/emulator/meaning/swizzle.h"
-#include "device/emulator/test/is_sanitized.h"
 #include "device/emulator/test/planted_test_support.h"
 #include "device/pipeline/stages.h"
 #include "device/ptx/barrier.h"
@@ -24,7 +24,7 @@
 namespace blockscale::emulator {
 namespace {
 
-constexpr double kLimit = kIsSanitized ? 4 : 1;  // seconds
+constexpr double kLimit = test::kIsSanitized ? 4 : 1;  // seconds
 
 constexpr uint32_t kM = 256, kN = 256, kK = 512, kTile = 128, kStageK = 128;
 constexpr uint32_t kMathWarps = 8, kAtomBytes = 512;  // of 128 rows' scales of four blocks of k

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "core/format.h"
+#include "core/sanitizer_testing.h"
 #include "device/emulator/emulator.h"
-#include "device/emulator/test/is_sanitized.h"
 #include "device/ptx/arithmetic.h"
 #include "device/ptx/barrier.h"
 #include "device/ptx/convert.h"
@@ -21,7 +21,7 @@
 namespace blockscale::emulator {
 namespace {
 
-constexpr double kLimit = kIsSanitized ? 100 : 20;  // seconds
+constexpr double kLimit = test::kIsSanitized ? 100 : 20;  // seconds
 
 constexpr uint32_t kRows = 64, kColumns = 1024, kBlock = 32;
 

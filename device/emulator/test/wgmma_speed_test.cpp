@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "device/emulator/test/is_sanitized.h"
+#include "core/sanitizer_testing.h"
 #include "device/emulator/test/wgmma_test_support.h"
 #include "device/ptx/cluster.h"
 #include "device/ptx/setmaxnreg.h"
@@ -15,7 +15,7 @@
 namespace blockscale::emulator {
 namespace {
 
-constexpr double kLimit = kIsSanitized ? 3 : 0.6;  // seconds
+constexpr double kLimit = test::kIsSanitized ? 3 : 0.6;  // seconds
 
 // Tiles of 128 x 128, clusters of two blocks side by side: they share the rows of A, of which each
 // loads one half for both. A warpgroup loads, two multiply 64 rows each.

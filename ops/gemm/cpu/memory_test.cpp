@@ -12,19 +12,13 @@
 #include <vector>
 
 #include "blockscale/gemm.h"
+#include "core/sanitizer_testing.h"
 #include "tests/expect_error.h"
 #include "tests/gemm_problem.h"
 #include "tests/simd_targets.h"
 
 // Counts what the heap is asked for, where no sanitizer does so itself.
-#if defined(__SANITIZE_ADDRESS__)
-#define BLOCKSCALE_IS_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define BLOCKSCALE_IS_SANITIZED 1
-#endif
-#endif
-#if defined(__GLIBC__) && !defined(BLOCKSCALE_IS_SANITIZED)
+#if defined(__GLIBC__) && !BLOCKSCALE_IS_SANITIZED
 #define BLOCKSCALE_COUNTS_ALLOCATIONS 1
 namespace {
 std::atomic<int> allocations{0};

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "blockscale/moe.h"
+#include "core/sanitizer_testing.h"
 #include "ops/moe/test/routing_problem.h"
 
 namespace blockscale {
@@ -171,12 +172,12 @@ RouteResults routed(RouteArguments x, const std::vector<float>& logits,
 TEST(Route, IsWhatTheReferenceSays) {
   Random random(1);
   int compared = 0;
-  for (int i = 0; i < 2000; ++i) {
+  for (int i = 0; i < test::cases_of(2000); ++i) {
     const RouteProblem any(random);
     const RouteProblem finite(random, any.x, LogitFamily::normal, i % 2 == 0);
     compared += check(finite);
   }
-  EXPECT_GT(compared, 5000);
+  EXPECT_GT(compared, test::cases_of(5000));
 }
 
 TEST(Route, OfDeepSeek) {

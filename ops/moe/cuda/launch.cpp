@@ -136,7 +136,8 @@ void launch_layer(LayerPlan& layer, const MoeArguments& arguments, const MoeOpti
 /// Plans are kept, but for those of several parts, which are large, and of chips where kernels are
 /// tried first: what may be launched there depends on whether the stream is captured.
 bool may_be_kept(const LayerPlan& layer) {
-  return layer.plan->parts.size() <= 1 && !runtime::is_emulated_only(layer.chip->architecture);
+  return layer.plan && layer.plan->parts.size() <= 1 &&
+         !runtime::is_emulated_only(layer.chip->architecture);
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ TEST_P(Bf16GemmTest, PanelsOfEveryHeight) {
     if (is_plain(b.recipe)) continue;
     for (const Recipe a : {Recipe::bf16, b.recipe}) {
       for (const std::int64_t m : {5, 8, 9, 16, 17, 32, 33, 41, 71}) {
-        if (!is_best_target() && !test::chance(random, 0.1)) continue;
+        if (!tries_all() && !test::chance(random, 0.1)) continue;
         for (const InputFamily family : kFamilies) {
           const std::int64_t n = uniform(random, 1, 80);
           const std::int64_t k = 32 * uniform(random, 1, 20) - (b.ragged ? 5 : 0);
@@ -78,7 +78,7 @@ TEST_P(Bf16GemmTest, SeveralSlabsAndSpansOfK) {
   for (const Recipe recipe : {Recipe::nvfp4, Recipe::mxfp6_e3m2, Recipe::mxfp8_e5m2,
                               Recipe::fp8_1x128, Recipe::fp8_row, Recipe::fp8_tensor_e5m2}) {
     for (const std::int64_t k : {1024, 4096, 4096 + 544, 8192 + 32}) {
-      if (!is_best_target() && !test::chance(random, 0.2)) continue;
+      if (!tries_all() && !test::chance(random, 0.2)) continue;
       for (const InputFamily family : {InputFamily::normal, InputFamily::positive}) {
         const Recipe a = test::chance(random, 0.5) ? Recipe::bf16 : recipe;
         check(TestOperand(random, a, uniform(random, 5, 40), k, family),
