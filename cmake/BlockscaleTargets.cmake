@@ -100,7 +100,7 @@ function(blockscale_use_fake_driver target)
   target_compile_definitions(blockscale_old_libcuda PRIVATE BLOCKSCALE_OLD_DRIVER)
 endfunction()
 
-# A libFuzzer target. With BLOCKSCALE_FUZZ the library is instrumented, so that coverage guides it.
+# A libFuzzer target. With BLOCKSCALE_FUZZ models/ is instrumented, so that coverage guides it.
 function(blockscale_add_fuzzer source)
   blockscale_add_program(${source} name)
   target_link_options(${name} PRIVATE -fsanitize=fuzzer)
