@@ -243,7 +243,7 @@ build_installed_example() {
 step_fuzz() {
   local name
   check build-fuzzers build_sanitized fuzzers
-  run_fuzzers "-max_total_time=${BLOCKSCALE_FUZZ_SECONDS:-60}"
+  run_fuzzers "-max_total_time=${BLOCKSCALE_FUZZ_SECONDS:-30}"
   for name in $(fuzzer_names); do check "fuzz-$name" fuzzer_result "$name"; done
 }
 

@@ -73,18 +73,18 @@ TEST(EmulatedMoe, EveryRouting) {
 /// Checks a layer whose products read an expert's weights for each eight of its rows, by kernels
 /// that are launched with `Params`.
 template <class Params>
-void check_few(const LayerCase& of, std::optional<Gather> gather = {}) {
+void check_few(const LayerCase& of, std::optional<Gather> gather = {},
+               const cuda::Chip& chip = test::chip_of(3)) {
   Random random(2);
   LayerProblem problem(random, of);
   const MoeArguments x = moe_detail::validated(problem.arguments(), {});
-  const cuda::Chip chip = test::chip_of(3);
   const moe_detail::MoeParts parts = moe_detail::parts_of(x, {}, chip);
   const MoePlan plan = moe_detail::plan_moe(x, parts, chip);
   EXPECT_EQ(parts.gather, gather.value_or(parts.gather));
   for (const auto* const product : {&plan.parts.at(0).up, &plan.parts.at(0).down}) {
     EXPECT_TRUE(std::holds_alternative<Params>(product->steps.front().params)) << product->str();
   }
-  check(of);
+  check(of, emulator::random_order(1), chip);
 }
 
 TEST(EmulatedMoe, FewRows) {
@@ -154,6 +154,7 @@ TEST(EmulatedMoe, FewEntriesAreNotSorted) {
   of.activations = Recipe::bf16;
   of.transform = Swiglu{GateOrder::gate_first, 1, 0.7f, 1.702f, 1};
   check_few<Fp4FewRowsParams>(of, Gather::entries);
+  check_few<Fp4FewRowsParams>(of, Gather::entries, test::sm120_of(3));
 }
 
 TEST(EmulatedMoe, KindsOfWeight) {
