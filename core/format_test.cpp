@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/format_test_oracle.h"
-#include "core/sanitizer_testing.h"
+#include "core/sanitizer_test_share.h"
 
 namespace blockscale {
 namespace {

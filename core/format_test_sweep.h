@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "blockscale/parallel.h"
-#include "core/sanitizer_testing.h"
+#include "core/sanitizer_test_share.h"
 
 namespace blockscale {
 

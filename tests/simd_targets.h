@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "core/sanitizer_testing.h"
+#include "core/sanitizer_test_share.h"
 #include "ops/common/simd/amx.h"
 
 namespace blockscale::test {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "blockscale/gemm.h"
-#include "core/sanitizer_testing.h"
+#include "core/sanitizer_test_share.h"
 #include "ops/gemm/cpu/path.h"
 #include "ops/gemm/error_bound.h"
 #include "ops/gemm/reference.h"

@@ -8,7 +8,7 @@
 #include <random>
 #include <utility>
 
-#include "core/sanitizer_testing.h"
+#include "core/sanitizer_test_share.h"
 #include "device/emulator/meaning/swizzle.h"
 #include "device/emulator/test/planted_test_support.h"
 #include "device/pipeline/stages.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/format.h"
-#include "core/sanitizer_testing.h"
+#include "core/sanitizer_test_share.h"
 #include "device/emulator/emulator.h"
 #include "device/ptx/arithmetic.h"
 #include "device/ptx/barrier.h"

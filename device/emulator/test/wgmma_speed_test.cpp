@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "core/sanitizer_testing.h"
+#include "core/sanitizer_test_share.h"
 #include "device/emulator/test/wgmma_test_support.h"
 #include "device/ptx/cluster.h"
 #include "device/ptx/setmaxnreg.h"

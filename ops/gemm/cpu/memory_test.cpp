@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "blockscale/gemm.h"
-#include "core/sanitizer_testing.h"
+#include "core/sanitizer_test_share.h"
 #include "tests/expect_error.h"
 #include "tests/gemm_problem.h"
 #include "tests/simd_targets.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "blockscale/moe.h"
-#include "core/sanitizer_testing.h"
+#include "core/sanitizer_test_share.h"
 #include "ops/moe/test/routing_problem.h"
 
 namespace blockscale {
