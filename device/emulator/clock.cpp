@@ -5,6 +5,20 @@
 namespace blockscale::emulator {
 namespace {
 
+/// The emulator's longest loop. Sanitizers, which would double the time of all tests, leave out
+/// what the caller vouches for.
+__attribute__((no_sanitize("address", "undefined"))) bool raise_numbers(uint32_t* into,
+                                                                        const uint32_t* from,
+                                                                        std::size_t count) {
+  uint32_t rose = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const bool rises = from[i] > into[i];
+    rose |= static_cast<uint32_t>(rises);
+    into[i] = rises ? from[i] : into[i];
+  }
+  return rose != 0;
+}
+
 /// Joins `from` into `into`; returns whether any clock rose.
 bool raise_foreign(std::shared_ptr<const ClusterClocks>& into,
                    const std::shared_ptr<const ClusterClocks>& from) {
@@ -28,20 +42,6 @@ bool raise_all(Clock& into, const Clock& from) {
 }
 
 }  // namespace
-
-/// The emulator's longest loop. Sanitizers, which would double the time of all tests, leave out
-/// what the caller vouches for.
-__attribute__((no_sanitize("address", "undefined"))) static bool raise_numbers(uint32_t* into,
-                                                                               const uint32_t* from,
-                                                                               std::size_t count) {
-  uint32_t rose = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    const bool rises = from[i] > into[i];
-    rose |= static_cast<uint32_t>(rises);
-    into[i] = rises ? from[i] : into[i];
-  }
-  return rose != 0;
-}
 
 bool raise(Clocks& into, const Clocks& from) {
   if (into.size() < from.size()) into.resize(from.size());

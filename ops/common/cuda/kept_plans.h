@@ -20,8 +20,9 @@
 
 namespace blockscale::cuda {
 
-/// Every bit of a call's arguments, of which its plan is a function on one device. Arguments are
-/// taken apart by structured bindings, so that a member that is missing does not compile.
+/// Every bit of a call's arguments, of which its plan is a function on one device. Structs are
+/// taken apart by structured bindings, so that a member that is new to one does not compile before
+/// it has a name here; that each name is added is for tests to show.
 template <std::size_t kMostWords>
 class CallKey {
  public:

@@ -169,7 +169,7 @@ void plan_and_launch_plainly(const GemmArguments& x, const std::optional<PlainTi
   launch_in_workspace(plan_in(execution.workspace), x, device, execution, plan_in);
 }
 
-/// Of products that need no workspace.
+/// What plans of products that need no workspace are a function of.
 class ProductKey : public cuda::CallKey<96> {
  public:
   explicit ProductKey(const GemmArguments& x) {

@@ -1,4 +1,4 @@
-// What the plan of a layer is a function of.
+// What the plan of a layer is a function of, but for its device and workspace.
 #pragma once
 
 #include "blockscale/moe.h"
