@@ -29,20 +29,6 @@ emulator::Report report_of(grouped_gemm_detail::GroupedStep& step, int architect
       step.params);
 }
 
-bool emulate(const quantize_detail::QuantizePlan& plan,
-             const std::vector<emulator::Buffer>& buffers, const emulator::Options& options) {
-  for (int i = 0; i < plan.count; ++i) {
-    const auto& step = plan.steps[static_cast<std::size_t>(i)];
-    const QuantizeFunction function = quantize_function(step.kernel);
-    const emulator::Report report =
-        emulator::launch(step.shape, buffers, emulator::compiled_for(plan.architecture, options),
-                         [&] { function(step.params); });
-    EXPECT_TRUE(report.ok()) << plan.str() << report.text();
-    if (!report.ok()) return false;
-  }
-  return true;
-}
-
 bool emulate(grouped_gemm_detail::GroupedPlan& plan, const std::vector<emulator::Buffer>& buffers,
              const emulator::Options& options) {
   bool is_ok = true;

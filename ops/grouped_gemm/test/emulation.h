@@ -27,8 +27,6 @@ emulator::Report report_of(grouped_gemm_detail::GroupedStep& step, int architect
 
 /// Runs a plan's steps in their order. `buffers` are what the product reads and writes. True if the
 /// emulator has nothing to report.
-bool emulate(const quantize_detail::QuantizePlan& plan,
-             const std::vector<emulator::Buffer>& buffers, const emulator::Options& options);
 bool emulate(grouped_gemm_detail::GroupedPlan& plan, const std::vector<emulator::Buffer>& buffers,
              const emulator::Options& options);
 

@@ -11,7 +11,7 @@
 
 #include "device/emulator/emulator.h"
 #include "ops/gemm/cpu/memory.h"
-#include "ops/gemm/test/emulation.h"
+#include "ops/gemm/test/product_emulation.h"
 #include "ops/grouped_gemm/test/emulation.h"
 #include "ops/moe/call_memory.h"
 #include "ops/moe/cuda/plan.h"
@@ -29,54 +29,6 @@ inline void run_moe_kernel(const WeighParams& params) {
 }
 inline void run_moe_kernel(const JoinScalesParams& params) {
   moe_join_scales_kernel(params);
-}
-
-/// Runs a product's launches in their order. True if the emulator has nothing to report.
-inline bool emulate(gemm_detail::ProductPlan& plan, const std::vector<emulator::Buffer>& buffers,
-                    const emulator::Options& options) {
-  const auto run = [&](int architecture, const LaunchShape& shape, const auto& kernel) {
-    const emulator::Report report =
-        emulator::launch(shape, buffers, emulator::compiled_for(architecture, options), kernel);
-    EXPECT_TRUE(report.ok()) << plan.str() << report.text();
-    return report.ok();
-  };
-  const auto run_transform = [&](const gemm_detail::TransformPlan& of) {
-    return run(of.architecture, of.shape, [&] { transform_kernel(of.params); });
-  };
-  if (auto* const fp8 = std::get_if<gemm_detail::Fp8GemmPlan>(&plan.product)) {
-    if (!emulate(*fp8, buffers, options)) return false;
-  } else if (const auto* const fp4 = std::get_if<gemm_detail::Fp4GemmPlan>(&plan.product)) {
-    const auto kernel = static_cast<std::size_t>(fp4->kernel);
-    if (!run(fp4->architecture, fp4->shape, [&] { run_kernel(kernel, fp4->params); })) return false;
-  } else if (auto* const tiles = std::get_if<gemm_detail::Fp4TilesPlan>(&plan.product)) {
-    const auto kernel = static_cast<std::size_t>(tiles->kernel);
-    gemm_detail::resolve_tensor_maps(tiles->maps, emulator::encode_tensor_map, tiles->params);
-    if (const auto& of_a = tiles->conversion; of_a && !run(of_a->architecture, of_a->shape, [&] {
-                                                dequantize_function(of_a->kernel)(of_a->params);
-                                              })) {
-      return false;
-    }
-    if (!run(tiles->architecture, tiles->shape, [&] { run_kernel(kernel, tiles->params); })) {
-      return false;
-    }
-  } else if (auto* const scaled = std::get_if<gemm_detail::BlockScaledPlan>(&plan.product)) {
-    const auto kernel = static_cast<std::size_t>(scaled->kernel);
-    gemm_detail::resolve_tensor_maps(scaled->maps, emulator::encode_tensor_map, scaled->params);
-    if (!run(scaled->architecture, scaled->shape, [&] { run_kernel(kernel, scaled->params); })) {
-      return false;
-    }
-  } else {
-    auto& plain = std::get<gemm_detail::PlainGemmPlan>(plan.product);
-    const auto kernel = static_cast<std::size_t>(plain.product->kernel);
-    const bool is_ok = run(plain.architecture, plain.product->shape,
-                           [&] { run_kernel(kernel, plain.product->params); });
-    if (!is_ok || (plain.transform && !run_transform(*plain.transform)) ||
-        (plain.quantization && !emulate(*plain.quantization, buffers, options))) {
-      return false;
-    }
-  }
-  return (!plan.transform || run_transform(*plan.transform)) &&
-         (!plan.quantization || emulate(*plan.quantization, buffers, options));
 }
 
 /// Runs a part's launches in their order. True if the emulator has nothing to report.

@@ -53,6 +53,23 @@ class PlanBuffers {
   std::vector<emulator::Buffer> buffers_;
 };
 
+/// Runs a plan's steps in their order. `buffers` are what they read and write. True if the emulator
+/// has nothing to report.
+inline bool emulate(const quantize_detail::QuantizePlan& plan,
+                    const std::vector<emulator::Buffer>& buffers,
+                    const emulator::Options& options) {
+  for (int i = 0; i < plan.count; ++i) {
+    const auto& step = plan.steps[static_cast<std::size_t>(i)];
+    const QuantizeFunction function = quantize_function(step.kernel);
+    const emulator::Report report =
+        emulator::launch(step.shape, buffers, emulator::compiled_for(plan.architecture, options),
+                         [&] { function(step.params); });
+    EXPECT_TRUE(report.ok()) << plan.str() << report.text();
+    if (!report.ok()) return false;
+  }
+  return true;
+}
+
 /// Makes a plan with a workspace of its own, and runs it in order (seed 0) or in a random order.
 /// `plan_with(workspace)` is called twice. True if the emulator has nothing to report.
 template <class PlanWith>

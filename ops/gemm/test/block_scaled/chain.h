@@ -1,4 +1,4 @@
-// Quantized matrices and products of them on sm_120f in the emulator, for tests of chains.
+// Quantized matrices, as chains of products in the emulator have them, for tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -6,12 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <variant>
 #include <vector>
 
 #include "blockscale/quantize.h"
-#include "ops/gemm/cuda/product_plan.h"
-#include "ops/gemm/test/emulation.h"
 #include "ops/quantize/test/emulation.h"
 #include "tests/gemm_problem.h"
 
@@ -81,26 +78,5 @@ class Quantized {
   float tensor_scale_ = 40;
   MutableScaledTensorView view_;
 };
-
-/// Runs a product and what quantizes it. False if the emulator has something to report.
-inline bool run_product(gemm_detail::ProductPlan& plan,
-                        const std::vector<emulator::Buffer>& buffers) {
-  const auto launch = [&](const LaunchShape& shape, const auto& kernel) {
-    const emulator::Report report = emulator::launch(
-        shape, buffers, emulator::compiled_for(120, emulator::random_order(7)), kernel);
-    EXPECT_TRUE(report.ok()) << plan.str() << report.text();
-    return report.ok();
-  };
-  auto& product = std::get<gemm_detail::BlockScaledPlan>(plan.product);
-  gemm_detail::resolve_tensor_maps(product.maps, emulator::encode_tensor_map, product.params);
-  const auto kernel = static_cast<std::size_t>(product.kernel);
-  if (!launch(product.shape, [&] { run_kernel(kernel, product.params); })) return false;
-  for (int i = 0; plan.quantization && i < plan.quantization->count; ++i) {
-    const auto& step = plan.quantization->steps[static_cast<std::size_t>(i)];
-    const auto function = quantize_function(step.kernel);
-    if (!launch(step.shape, [&] { function(step.params); })) return false;
-  }
-  return true;
-}
 
 }  // namespace blockscale::test

@@ -9,6 +9,7 @@
 #include "blockscale/quantize.h"
 #include "ops/gemm/cuda/product_plan.h"
 #include "ops/gemm/test/block_scaled/chain.h"
+#include "ops/gemm/test/product_emulation.h"
 #include "ops/gemm/validate.h"
 #include "tests/gemm_problem.h"
 
@@ -48,7 +49,7 @@ TEST(EmulatedBlockScaled, ChainOfProducts) {
     std::vector<Buffer> buffers = {emulator::in_out("workspace", workspace)};
     for (const Quantized* const of : {&inputs, &up}) of->add_to(buffers, BufferUse::input);
     hidden.add_to(buffers, BufferUse::output);
-    ASSERT_TRUE(test::run_product(first, buffers));
+    ASSERT_TRUE(test::emulate(first, buffers, emulator::random_order(7)));
     const MutableMatrixView numbers = {workspace.data(), Format::f32, kRows, kInner};
     quantize(numbers, expected.view(), options_of(recipe, Gelu{}));
     EXPECT_EQ(hidden.values(), expected.values());
@@ -64,7 +65,7 @@ TEST(EmulatedBlockScaled, ChainOfProducts) {
     ProductPlan second = plan_in(nullptr);
     buffers = {emulator::buffer("d", d.bytes().data(), d.bytes().size(), BufferUse::output)};
     for (const Quantized* const of : {&hidden, &down}) of->add_to(buffers, BufferUse::input);
-    ASSERT_TRUE(test::run_product(second, buffers));
+    ASSERT_TRUE(test::emulate(second, buffers, emulator::random_order(7)));
     EXPECT_TRUE(d.is_poison_intact());
     EXPECT_LE(test::compare(x, limit).largest_share, 1);
   }

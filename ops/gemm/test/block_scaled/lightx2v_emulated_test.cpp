@@ -9,6 +9,7 @@
 #include "blockscale/device.h"
 #include "ops/gemm/cuda/product_plan.h"
 #include "ops/gemm/test/block_scaled/chain.h"
+#include "ops/gemm/test/product_emulation.h"
 #include "ops/gemm/validate.h"
 #include "tests/gemm_problem.h"
 
@@ -81,7 +82,7 @@ void check_product(Recipe a, Recipe b, std::int64_t rows, bool with_gate) {
       emulator::buffer("d", d.bytes().data(), d.bytes().size(),
                        with_gate ? BufferUse::both : BufferUse::output)};
   for (const Quantized* const of : {&inputs, &weights}) of->add_to(buffers, BufferUse::input);
-  ASSERT_TRUE(test::run_product(plan, buffers));
+  ASSERT_TRUE(test::emulate(plan, buffers, emulator::random_order(7)));
   EXPECT_TRUE(d.is_poison_intact());
   if (with_gate) x.c = residual.view();
   const auto limit = gemm_detail::usual_error(GemmPath::sm120_block_scaled);
