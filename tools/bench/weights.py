@@ -6,13 +6,15 @@ The weights are the five of ../shared/baselines.md, as files have them: values p
 row_major. `read` is the fastest of a few kernels that only read values and scales; `bf16` is
 torch's product with the dequantized weight; `ours` begins when the call before it has ended, and
 `chained` may begin before, as calls do by default. Graphs, cold weights, medians. Activations are
-in bf16, and from LEAST_QUANTIZED rows on in other recipes too, beside torch's product of what they
-dequantize to. No file is written where weights, rows or activations are named: weights that many
+in bf16, and from LEAST_QUANTIZED rows on, or of the rows that are named, in other recipes too,
+beside torch's product of what they dequantize to; `pt` is torch._scaled_mm of fp8_row's values, and
+of the weight in e4m3, with one scale for each. No file is written where weights, rows or activations are named: weights that many
 rows are multiplied by in 16 bits, MXFP6 and MXFP8 after they have become bf16, are measured then
 alone.
 """
 
 import argparse
+import functools
 import math
 import statistics
 from collections.abc import Callable, Iterator
@@ -73,6 +75,12 @@ class Weight:
         parts = (x,) if recipe == "bf16" else (self.b.values, self.b.scales)
         self.bytes = torch.cat([part.view(torch.uint8).flatten() for part in parts])
 
+    @functools.cached_property
+    def in_fp8(self) -> Any:
+        import torch
+
+        return self.plain.to(torch.float8_e4m3fn)
+
     def numbers(self) -> Any:
         """In f32."""
         import blockscale
@@ -101,7 +109,15 @@ def contenders(a: Any, x: Any, d: Any) -> dict[str, Callable[[Weight], Any]]:
     def bf16(w: Weight) -> Any:
         return torch.matmul(x, w.plain.t(), out=d)
 
+    one = torch.ones((), device="cuda")
+    per_tensor = {"scale_a": one, "scale_b": one, "out_dtype": d.dtype, "use_fast_accum": True}
+
+    def pt(w: Weight) -> Any:
+        return torch._scaled_mm(a.values, w.in_fp8.t(), out=d, **per_tensor)
+
     found = {f"read {blocks}": read(blocks) for blocks in READ_BLOCKS}
+    if not isinstance(a, torch.Tensor) and a.recipe == blockscale.Recipe.fp8_row:
+        found["pt"] = pt
     return {**found, "bf16": bf16, "ours": alone(chained), "chained": chained}
 
 
@@ -111,7 +127,7 @@ def products_of(recipe: str, options: argparse.Namespace) -> list[tuple[int, str
         (m, of_a)
         for of_a in ACTIVATIONS[recipe]
         for m in options.rows or (ROWS if recipe in RECIPES else ROWS_IN_16_BITS)
-        if of_a == "bf16" or m >= LEAST_QUANTIZED
+        if of_a == "bf16" or m >= LEAST_QUANTIZED or options.rows
         if not options.activations or of_a in options.activations
     ]
 
@@ -173,7 +189,7 @@ def recipes_of(case: dict) -> str:
 
 def means_of(cases: list[dict]) -> dict[str, dict[str, float]]:
     """Of each pair of recipes and number of rows: time over reading's, alone and chained, and
-    bf16's time over ours."""
+    bf16's time over ours, and `pt`'s where it is there."""
     groups: dict[str, list[dict]] = {}
     for case in cases:
         groups.setdefault(f"{recipes_of(case)}, M = {case['m']}", []).append(case)
@@ -188,6 +204,7 @@ def means_of(cases: list[dict]) -> dict[str, dict[str, float]]:
             "chained_over_read": mean(group, "chained", "read"),
             "bf16_over_ours": mean(group, "bf16", "ours"),
         }
+        | ({"pt_over_ours": mean(group, "pt", "ours")} if "pt_microseconds" in group[0] else {})
         for name, group in groups.items()
     }
 

@@ -53,7 +53,7 @@ ProductPlan plan_product(const GemmArguments& x, const cuda::Chip& chip, void* w
 GemmPath ProductPlan::path() const {
   if (is_fp8()) return GemmPath::sm90_fp8;
   if (std::holds_alternative<Fp4GemmPlan>(product)) return GemmPath::fp4_few_rows;
-  if (std::holds_alternative<Fp4TilesPlan>(product)) return GemmPath::sm90_fp4_tiles;
+  if (const auto* const tiles = std::get_if<Fp4TilesPlan>(&product)) return tiles->path();
   return std::holds_alternative<BlockScaledPlan>(product) ? GemmPath::sm120_block_scaled
                                                           : GemmPath::plain;
 }

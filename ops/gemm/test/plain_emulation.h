@@ -149,12 +149,12 @@ inline void set_a_scales(PlainOperands& operands, std::int64_t row, float number
 /// run(operands) of every scale that there is, each for a row of B of its own, and of sums that are
 /// exact.
 template <class Run>
-void check_every_scale(Recipe a, Recipe b, const Run& run) {
+void check_every_scale(Recipe a, Recipe b, const Run& run, int exponent_of_a = 0) {
   PlainProblem p = problem_of(a, b, 3, 256, 64);
   p.exact = true;
   PlainOperands operands(p);
   // Small numbers, so that sums are numbers with the largest scales too.
-  const int exponent = is_plain(a) ? -12 : 0;
+  const int exponent = is_plain(a) ? -12 : exponent_of_a;
   for (std::int64_t i = 0; i < p.m * p.k; ++i) {
     set_a(operands, i / p.k, i % p.k, std::ldexp(static_cast<float>(i % 9 - 4), exponent));
   }

@@ -72,7 +72,7 @@ std::optional<GroupedStep> fp4_few_rows_step(const GroupedGemmArguments& x, cons
 std::optional<GroupedStep> fp4_tiles_step(const GroupedGemmArguments& x, const cuda::Chip& chip) {
   const int tokens = fp4_tokens_of(average_rows(x));
   const int kernel = kFp4TilesKernels.find(x.a.recipe, x.b.recipe, tokens, false);
-  if (kernel < 0 || !has_codes(kFp4TilesKernels[kernel])) return std::nullopt;
+  if (kernel < 0 || !is_plain(x.a.recipe) || is_plain(x.b.recipe)) return std::nullopt;
   GemmArguments dense = as_dense(x);
   dense.d.rows = x.rows;         // D may have others, where rows have destinations
   dense.batch_invariant = true;  // as tiles of groups always are

@@ -12,7 +12,6 @@ namespace blockscale::gemm_detail {
 namespace {
 
 using fp4_tiles::kPieceK;
-using fp4_tiles::kStageK;
 using fp4_tiles::kTileRows;
 
 /// Of B's codes, whose pieces have to lie as kernels load them.
@@ -23,7 +22,7 @@ bool takes_codes(const ScaledTensorView& b) {
 /// Of operands as kernels take them. (Tensor copies count bytes of a row of A in 31 bits.)
 bool takes_fp4_tiles(const GemmArguments& x, const cuda::Chip& chip) {
   return has_kernels_of(kWgmmaArchitectures[0], chip) &&
-         kFp4TilesKernels.find(x.a.recipe, x.b.recipe, kFp4TilesTokens[1], false) >= 0 &&
+         kFp4TilesKernels.find(x.a.recipe, x.b.recipe, kFp4TilesTokens[2], false) >= 0 &&
          !x.quantized && x.d.rows > 0 && x.d.rows < kMostElements && x.d.columns > 0 &&
          x.d.columns < kMostElements && x.d.batch > 0 && x.a.k > 0 && x.a.k < kMostElements / 2 &&
          (is_plain(x.b.recipe) || takes_codes(x.b)) && begins_at_16_bytes(x.a) &&
@@ -33,6 +32,24 @@ bool takes_fp4_tiles(const GemmArguments& x, const cuda::Chip& chip) {
              kMostElements / x.d.batch;
 }
 
+/// Rows of A from which it is multiplied in FP8: fewer are read from memory, not multiplied, most
+/// of the time.
+constexpr std::int64_t kLeastRowsInFp8 = 48;
+
+/// Whether A's rows may stay in FP8: with scales that hold for all of K.
+bool takes_fp8(const GemmArguments& x) {
+  const RecipeTraits& a = recipe_traits(x.a.recipe);
+  return x.b.recipe == Recipe::mxfp4 && a.family == Family::fp8 && a.element == Format::e4m3 &&
+         a.block_k == 0 && begins_at_16_bytes(x.a);
+}
+
+/// The rows without their scales.
+ScaledTensorView fp8_rows_of(ScaledTensorView a) {
+  a.recipe = Recipe::fp8_row;
+  a.scales = nullptr;
+  return a;
+}
+
 /// Sizes of a product, in tiles and stages of K.
 struct Sizes {
   std::int64_t rows, tiles_n, batch, stages;
@@ -40,9 +57,9 @@ struct Sizes {
   std::int64_t tiles(int tokens) const { return ceil_div(rows, tokens) * tiles_n * batch; }
 };
 
-Sizes sizes_of(const GemmArguments& x) {
+Sizes sizes_of(const GemmArguments& x, std::int64_t stage_k) {
   return {x.d.rows, ceil_div(x.d.columns, std::int64_t{kTileRows}), x.d.batch,
-          ceil_div(x.a.k, std::int64_t{kStageK})};
+          ceil_div(x.a.k, stage_k)};
 }
 
 /// Of which a multiprocessor's shared memory has room for as many blocks as there are.
@@ -66,10 +83,13 @@ bool run_at_once(const Sizes& size, const cuda::Chip& chip, const Fp4TilesDivisi
 
 /// What a division costs, in cycles of a multiprocessor, as an H200 takes them: of a stage, of a
 /// tile's end, and of an exchange between blocks (docs/log/gemm-fp4.md). A stage of plain B is
-/// taken for its products, and 80 cycles that smaller tiles have more often: not measured.
+/// taken for its products, and 80 cycles that smaller tiles have more often: not measured. One in
+/// FP8 is twice as long.
 double cost_of(const Sizes& size, const cuda::Chip& chip, const Fp4TilesConfig& config,
                const Fp4TilesDivision& d) {
-  const double of_stage = has_codes(config) ? fp4_tiles_stage_cost(d.tokens) : 4.0 * d.tokens + 80;
+  const double of_stage = d.in_fp8            ? 6.5 * d.tokens + 630
+                          : has_codes(config) ? fp4_tiles_stage_cost(d.tokens)
+                                              : 4.0 * d.tokens + 80;
   const double of_end = 12.0 * d.tokens, of_exchange = 70.0 * d.tokens;
   const std::int64_t turns =
       ceil_div(size.tiles(d.tokens) * d.blocks_k, std::int64_t{chip.multiprocessors});
@@ -80,7 +100,7 @@ double cost_of(const Sizes& size, const cuda::Chip& chip, const Fp4TilesConfig& 
 
 /// The division that costs least, of kernels that promote or not. (K is not divided where a row's
 /// bits are to be the same among other rows.)
-std::optional<Fp4TilesDivision> best_division(const GemmArguments& x, bool promotes,
+std::optional<Fp4TilesDivision> best_division(const GemmArguments& x, bool promotes, bool in_fp8,
                                               const Sizes& size, const cuda::Chip& chip) {
   std::optional<Fp4TilesDivision> best;
   double least = 0;
@@ -88,7 +108,7 @@ std::optional<Fp4TilesDivision> best_division(const GemmArguments& x, bool promo
     const int kernel = kFp4TilesKernels.find(x.a.recipe, x.b.recipe, tokens, promotes);
     if (kernel < 0) continue;
     for (const std::uint32_t blocks : fp4_tiles::kBlocksK) {
-      const Fp4TilesDivision d = {tokens, blocks};
+      const Fp4TilesDivision d = {tokens, blocks, in_fp8};
       if (blocks > 1 &&
           (x.batch_invariant || blocks > size.stages || !run_at_once(size, chip, d))) {
         break;
@@ -104,19 +124,20 @@ TensorMapDescription& map_in(Fp4TilesPlan& plan, Fp4TilesMap which) {
   return plan.maps[static_cast<std::size_t>(which)];
 }
 
-bool has_scale_vectors(const ScaledTensorView& x) {
+bool has_scale_vectors(const ScaledTensorView& x, std::int64_t stage_k) {
   const std::int64_t block = recipe_traits(x.recipe).block_k;
-  const std::int64_t size = fp4_tiles::kScaleStages * kStageK / block;
+  const std::int64_t size = fp4_tiles::kScaleStages * stage_k / block;
   return x.layout == ScaleLayout::row_major && x.k % (size * block) == 0 &&
          reinterpret_cast<std::uintptr_t>(x.scales) % static_cast<std::uintptr_t>(size) == 0 &&
          x.scale_leading_stride % size == 0 && (x.batch <= 1 || x.scale_batch_stride % size == 0);
 }
 
-Fp4TilesParams params_of(const GemmArguments& x, const Sizes& size, const Fp4TilesDivision& d) {
+Fp4TilesParams params_of(const GemmArguments& x, const Sizes& size, std::int64_t stage_k,
+                         const Fp4TilesDivision& d) {
   Fp4TilesParams p;
   if (!is_plain(x.b.recipe)) {
     p.scales = scales_of_operand(x.b);
-    p.scale_vectors = has_scale_vectors(x.b);
+    p.scale_vectors = has_scale_vectors(x.b, stage_k);
     p.tensor_scale = tensor_scale_of(x.b);
     p.pieces = static_cast<std::uint32_t>(x.a.k / kPieceK);
   }
@@ -179,9 +200,13 @@ std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& validated, const
                                            void* workspace,
                                            std::optional<Fp4TilesDivision> division) {
   GemmArguments x = validated;
-  const bool converts = has_bf16_rows(x.a), promotes = converts && has_scales_of_k(x.a);
+  const bool in_fp8 = division ? division->in_fp8 : takes_fp8(x);
+  if (in_fp8 && !takes_fp8(x)) return std::nullopt;
+  const bool converts = !in_fp8 && has_bf16_rows(x.a);
+  const bool promotes = converts && has_scales_of_k(x.a);
   const bool converts_b = has_bf16_weights(x.b);
   const std::int64_t bytes_of_a = converts ? bf16_rows_bytes(x.a) : 0;
+  if (in_fp8) x.a = fp8_rows_of(x.a);
   if (converts) x.a = bf16_rows_of(x.a, nullptr);
   if (converts_b) x.b = bf16_rows_of(x.b, nullptr);
   if (!takes_fp4_tiles(x, chip)) return std::nullopt;
@@ -190,8 +215,9 @@ std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& validated, const
   if (is_plain(x.b.recipe) && !division) return std::nullopt;
   if (converts) x.a.values = workspace;
   if (converts_b) x.b.values = byte_at(workspace, bytes_of_a);
-  const Sizes size = sizes_of(x);
-  if (!division) division = best_division(x, promotes, size, chip);
+  const std::int64_t stage_k = in_fp8 ? kFp8BlockK : fp4_tiles::kStageK;
+  const Sizes size = sizes_of(x, stage_k);
+  if (!division) division = best_division(x, promotes, in_fp8, size, chip);
   if (!division) return std::nullopt;
   const int kernel = kFp4TilesKernels.find(x.a.recipe, x.b.recipe, division->tokens, promotes);
   if (kernel < 0) return std::nullopt;
@@ -200,7 +226,8 @@ std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& validated, const
   Fp4TilesPlan plan;
   plan.kernel = kernel;
   plan.architecture = chip.architecture;
-  plan.params = params_of(x, size, *division);
+  plan.params = params_of(x, size, stage_k, *division);
+  if (in_fp8) take_scales_of_a(validated.a, plan.params);
   if (converts) {
     plan.conversion = plan_bf16_rows(validated.a, x.a, block_scales_of_rows(validated.a), chip);
     plan.workspace_bytes = bytes_of_a;
@@ -241,6 +268,10 @@ std::string fp4_tiles_kernel_name(const Fp4TilesConfig& c) {
          (c.promotes ? "_promoted" : "");
 }
 
+GemmPath Fp4TilesPlan::path() const {
+  return is_in_fp8(kFp4TilesKernels[kernel]) ? GemmPath::sm90_fp8 : GemmPath::sm90_fp4_tiles;
+}
+
 std::string Fp4TilesPlan::str() const {
   const Fp4TilesParams& p = params;
   const Fp4TilesConfig config = kFp4TilesKernels[kernel];
@@ -249,7 +280,8 @@ std::string Fp4TilesPlan::str() const {
   if (b_conversion) text += "B in bf16 in the workspace by " + b_conversion->str();
   text += fp4_tiles_kernel_name(config) + ": " + std::to_string(p.order.tiles) + " tiles of " +
           std::to_string(config.tokens) + " x " + std::to_string(kTileRows) + ", " +
-          std::to_string(p.k_stages) + " stages of " + std::to_string(kStageK) + " of K";
+          std::to_string(p.k_stages) + " stages of " + std::to_string(fp4_tiles::stage_k(config)) +
+          " of K";
   if (p.blocks_k > 1) {
     text += " divided among " + std::to_string(p.blocks_k) + " blocks of a cluster";
   }

@@ -12,19 +12,22 @@
 #include "core/launch_shape.h"
 #include "ops/gemm/cuda/tensor_maps.h"
 #include "ops/gemm/kernels/sm90/fp4_tiles_params.h"
+#include "ops/gemm/path.h"
 #include "ops/quantize/cuda/dequantize_plan.h"
 #include "runtime/kernels/kernel_spec.h"
 
 namespace blockscale::gemm_detail {
 
-/// How D and K are divided.
+/// How D and K are divided, and what multiplies.
 struct Fp4TilesDivision {
   int tokens = 256;            // rows of A in a tile
   std::uint32_t blocks_k = 1;  // of a cluster; with more than one a cluster has one tile
+  bool in_fp8 = false;         // A's rows stay in FP8, where they would become bf16
 };
 
 struct Fp4TilesPlan {
-  /// Before the product: A's rows in bf16 in the workspace, where they are not in bf16 or f16.
+  /// Before the product: A's rows in bf16 in the workspace, where they are not in bf16 or f16, or in
+  /// FP8 beside mxfp4.
   std::optional<quantize_detail::DequantizePlan> conversion;
   /// And B's, where there is no kernel that takes its codes. They lie behind A's.
   std::optional<quantize_detail::DequantizePlan> b_conversion;
@@ -35,6 +38,7 @@ struct Fp4TilesPlan {
   int architecture = 0;  // of the chip that it is for
   std::int64_t workspace_bytes = 0;
 
+  GemmPath path() const;
   std::string str() const;
 };
 
@@ -59,7 +63,7 @@ bool stores_directly(const LinearEpilogue& epilogue);
 std::uint32_t fp4_tiles_band_rows(int tokens);
 
 /// Cycles of a multiprocessor that a stage of so many rows of A takes, as measured on an H200
-/// (docs/log/gemm-fp4.md).
+/// (docs/log/gemm-fp4.md): of numbers of 16 bits.
 double fp4_tiles_stage_cost(int tokens);
 
 std::string fp4_tiles_kernel_name(const Fp4TilesConfig& config);

@@ -1,5 +1,5 @@
 // D = epilogue(A B^T) for many rows of A, in bf16 or f16, and B in nvfp4 or mxfp4 as it lies, or in
-// A's own type.
+// A's own type; or of A in FP8 and B in mxfp4 (fp4_tiles_fp8.cuh).
 // (ops/gemm/kernels/plain.cuh computes the same for any pair: read that first.)
 //
 // A block computes tiles of D, one after the other. A warpgroup loads stages of kStageK of k:
@@ -36,6 +36,7 @@
 #include "device/ptx/special_registers.h"
 #include "device/ptx/warp.h"
 #include "device/vector.h"
+#include "ops/gemm/kernels/sm90/fp4_tiles_fp8.cuh"
 #include "ops/gemm/kernels/sm90/fp4_tiles_store.cuh"
 
 namespace blockscale {
@@ -361,6 +362,16 @@ class Multiplier {
   uint32_t left_ = 0;  // that is left next
 };
 
+template <Fp4TilesConfig kConfig>
+struct MultiplierOf {
+  using Type = Multiplier<kConfig>;
+};
+template <Fp4TilesConfig kConfig>
+  requires(is_in_fp8(kConfig))
+struct MultiplierOf<kConfig> {
+  using Type = Fp8Multiplier<kConfig>;
+};
+
 template <Fp4TilesConfig kConfig, class Work>
 BLOCKSCALE_DEVICE void load(const Work& work, const Shared<kConfig>& shared, uint32_t warp) {
   if constexpr (!has_codes(kConfig)) {
@@ -382,15 +393,17 @@ BLOCKSCALE_DEVICE void load(const Work& work, const Shared<kConfig>& shared, uin
 
 template <Fp4TilesConfig kConfig, class Work>
 BLOCKSCALE_DEVICE void multiply(const Work& work, const Shared<kConfig>& shared, uint32_t warp) {
-  Multiplier<kConfig> multiplier(shared, warp);
+  typename MultiplierOf<kConfig>::Type multiplier(shared, warp);
   const Storer<kConfig, Work> store(work, shared, warp);
   const DirectStorer<kConfig, Work> store_directly(work, shared, warp);
   BLOCKSCALE_NO_UNROLL
   for (uint32_t index = work.first; index < work.tiles.count(); index += work.step) {
-    typename Multiplier<kConfig>::Sums sums;
+    typename Storer<kConfig, Work>::Sums sums;
     const Tile tile = work.tiles.tile(index);
     const uint32_t rows = tile.end_row - tile.first_row;
-    if constexpr (!has_codes(kConfig)) {
+    if constexpr (is_in_fp8(kConfig)) {
+      multiplier.multiply(work.k_end - work.k_begin, sums);
+    } else if constexpr (!has_codes(kConfig)) {
       multiplier.multiply_plain(work.k_end - work.k_begin, sums);
     } else if constexpr (kConfig.promotes) {
       if (work.p.a_scales_of_32) {

@@ -1,6 +1,7 @@
-// The kernels of products of many rows of A, in bf16 or f16, with weights in FP4, or of A's own
-// type: what each is compiled for, and how it divides shared memory. Shapes, strides, layouts of
-// scales, D's type, what the epilogue does, stages and how K is divided are run-time values.
+// The kernels of products of many rows of A, in bf16, f16 or FP8, with weights in FP4, or of A's
+// own 16 bits: what each is compiled for, and how it divides shared memory. Shapes, strides,
+// layouts of scales, D's type, what the epilogue does, stages and how K is divided are run-time
+// values.
 #pragma once
 
 #include "core/recipe.h"
@@ -10,7 +11,7 @@ namespace blockscale {
 
 struct Fp4TilesConfig {
   Recipe b = Recipe::nvfp4;    // or mxfp4, or plain, of `form`
-  Format form = Format::bf16;  // A's elements, and what B's become
+  Format form = Format::bf16;  // A's elements, and what B's become; e4m3 beside mxfp4
   int tokens = 256;            // rows of A in a tile: wgmma's columns
   /// Products of each kPromotedK of k, or of 32, take A's scale of the row and these before f32
   /// adds them up.
@@ -22,6 +23,11 @@ struct Fp4TilesConfig {
 
 /// Rows of A that a tile may have; of plain B not the fewest.
 inline constexpr int kFp4TilesTokens[] = {64, 128, 256};
+
+/// Whether FP8's tensor cores multiply: each stage is summed from 0.
+BLOCKSCALE_HD constexpr bool is_in_fp8(const Fp4TilesConfig& c) {
+  return c.form == Format::e4m3;
+}
 
 /// Whether B is codes with scales, which become numbers in registers. Plain B is multiplied from
 /// shared memory, like A.
@@ -41,12 +47,17 @@ inline constexpr uint32_t kFirstScale = 2;  // word, of MX
 inline constexpr uint32_t kTileRows = 128;  // of B
 inline constexpr uint32_t kLoadWarps = 4;   // with scales of 32 of them each
 
-/// K of a stage: four instructions of 16, and pieces of 32, with which K ends.
+/// K of a stage in 16 bits: four instructions of 16, and pieces of 32, with which K ends. In FP8 it
+/// is four of 32.
 inline constexpr uint32_t kStageK = 64;
 inline constexpr uint32_t kPieceK = 32;
 inline constexpr uint32_t kPromotedK = kFp8BlockK;   // two stages
 inline constexpr uint32_t kRowBytesA = kStageK * 2;  // as tensor copies swizzle them
 inline constexpr uint32_t kRowBytesB = kStageK / 2;  // of codes
+
+BLOCKSCALE_HD constexpr uint32_t stage_k(const Fp4TilesConfig& c) {
+  return is_in_fp8(c) ? kFp8BlockK : kStageK;
+}
 
 /// Scales of so many stages are loaded together, where they lie so.
 inline constexpr uint32_t kScaleStages = 4;
@@ -59,20 +70,25 @@ inline constexpr uint32_t kStoreBytes = 128;            // of a row of D, in a w
 inline constexpr uint32_t kBlocksK[] = {1, 2, 3, 4, 8};  // that divide K: blocks of a cluster
 
 BLOCKSCALE_HD constexpr uint32_t row_bytes_of_b(const Fp4TilesConfig& c) {
-  return has_codes(c) ? kRowBytesB : kRowBytesA;
+  return has_codes(c) ? stage_k(c) / 2 : kRowBytesA;
+}
+
+/// Rows of kRowWords that a row's scales in a stage take: in FP8 tables, and then factors.
+BLOCKSCALE_HD constexpr uint32_t scale_rows_of(const Fp4TilesConfig& c) {
+  return !has_codes(c) ? 0 : is_in_fp8(c) ? 2 : 1;
 }
 
 }  // namespace fp4_tiles
 
 /// Blocks that one multiprocessor's registers hold, and registers as in fp8_config.h.
 BLOCKSCALE_HD constexpr int blocks_per_multiprocessor(const Fp4TilesConfig& c) {
-  return c.tokens == 64 && !c.promotes ? 2 : 1;
+  return c.tokens == 64 && !c.promotes && !is_in_fp8(c) ? 2 : 1;
 }
 BLOCKSCALE_HD constexpr int math_registers(const Fp4TilesConfig& c) {
-  return c.promotes ? 224 : c.tokens == 64 ? 104 : 232;
+  return c.promotes ? 224 : blocks_per_multiprocessor(c) == 2 ? 104 : 232;
 }
 BLOCKSCALE_HD constexpr int loader_registers(const Fp4TilesConfig& c) {
-  return c.promotes ? 56 : c.tokens == 64 ? 32 : 40;
+  return c.promotes ? 56 : blocks_per_multiprocessor(c) == 2 ? 32 : 40;
 }
 
 /// Stages at most. Their mbarriers lie first in shared memory, then words that say whether their
@@ -101,7 +117,7 @@ BLOCKSCALE_HD constexpr Fp4TilesMemory memory_of(const Fp4TilesConfig& c, uint32
                                                  bool is_direct) {
   using namespace fp4_tiles;
   Fp4TilesMemory m{};
-  m.a_scales = Fp4TilesMemory::kScales + (has_codes(c) ? stages * kTileRows * kRowWords * 4 : 0);
+  m.a_scales = Fp4TilesMemory::kScales + stages * scale_rows_of(c) * kTileRows * kRowWords * 4;
   const uint32_t a_scale_bytes =
       c.promotes ? stages * (kStageK / 32) * static_cast<uint32_t>(c.tokens) * 4 : 0;
   m.operands = (m.a_scales + a_scale_bytes + 1023) / 1024 * 1024;
@@ -114,9 +130,13 @@ BLOCKSCALE_HD constexpr Fp4TilesMemory memory_of(const Fp4TilesConfig& c, uint32
 }
 
 inline constexpr struct Fp4TilesKernelList {
-  static constexpr int kThatSumAll = 12, kOfCodes = kThatSumAll + 4, kCount = kOfCodes + 4;
+  static constexpr int kThatSumAll = 12, kOfCodes = kThatSumAll + 4, kIn16Bits = kOfCodes + 4,
+                       kCount = kIn16Bits + 3;
 
   BLOCKSCALE_HD constexpr Fp4TilesConfig operator[](int i) const {
+    if (i >= kIn16Bits) {
+      return {.b = Recipe::mxfp4, .form = Format::e4m3, .tokens = kFp4TilesTokens[i - kIn16Bits]};
+    }
     if (i >= kOfCodes) {
       const Format form = (i - kOfCodes) / 2 == 0 ? Format::bf16 : Format::f16;
       return {.b = plain_recipe(form), .form = form, .tokens = kFp4TilesTokens[1 + i % 2]};
@@ -130,11 +150,12 @@ inline constexpr struct Fp4TilesKernelList {
             .form = i / 3 % 2 == 0 ? Format::bf16 : Format::f16,
             .tokens = kFp4TilesTokens[i % 3]};
   }
-  /// The number of a kernel; -1 if there is none.
+  /// The number of a kernel; -1 if there is none. Of A in FP8 all recipes are fp8_row.
   BLOCKSCALE_HD constexpr int find(Recipe a, Recipe b, int tokens, bool promotes) const {
     for (int i = 0; i < kCount; ++i) {
       const Fp4TilesConfig c = (*this)[i];
-      if (c.b == b && plain_recipe(c.form) == a && c.tokens == tokens && c.promotes == promotes) {
+      const Recipe of_a = is_in_fp8(c) ? Recipe::fp8_row : plain_recipe(c.form);
+      if (c.b == b && of_a == a && c.tokens == tokens && c.promotes == promotes) {
         return i;
       }
     }

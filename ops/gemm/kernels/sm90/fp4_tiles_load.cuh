@@ -1,6 +1,7 @@
 // What blocks of fp4_tiles.cuh have to do, what they share, and how the warps that load bring it.
 #pragma once
 
+#include "device/decode/folded_codes.cuh"
 #include "device/decode/scaled_codes.cuh"
 #include "device/kernel.h"
 #include "device/pipeline/stages.h"
@@ -68,8 +69,14 @@ struct Shared {
   BLOCKSCALE_DEVICE ptx::SharedAddress b(uint32_t stage) const {
     return a(stage) + memory.b_offset;
   }
+  /// Of a row of B; in FP8 the tables of its blocks.
   BLOCKSCALE_DEVICE ptx::SharedAddress scales(uint32_t stage, uint32_t row) const {
-    return base + (Fp4TilesMemory::kScales + (stage * kTileRows + row) * kRowWords * 4);
+    const uint32_t first = stage * scale_rows_of(kConfig) * kTileRows;
+    return base + (Fp4TilesMemory::kScales + (first + row) * kRowWords * 4);
+  }
+  /// In FP8: the factors of its blocks' products.
+  BLOCKSCALE_DEVICE ptx::SharedAddress factors(uint32_t stage, uint32_t row) const {
+    return scales(stage, row + kTileRows);
   }
   /// Of A, whose rows are the tile's tokens, and of a block of 32 of the stage's k.
   BLOCKSCALE_DEVICE ptx::SharedAddress a_scales(uint32_t stage, uint32_t block,
@@ -77,7 +84,8 @@ struct Shared {
     const uint32_t row = stage * (kStageK / 32) + block;
     return base + (memory.a_scales + (row * static_cast<uint32_t>(kConfig.tokens) + token) * 4);
   }
-  /// Of MX: a word for each 32 rows, which is 0 where one of their scales has no factor.
+  /// Of MX: a word for each 32 rows, which is 0 where one of their scales has no factor, or in FP8
+  /// where blocks of a row have not the same.
   BLOCKSCALE_DEVICE ptx::SharedAddress has_factors(uint32_t stage, uint32_t of_rows) const {
     return base + (Fp4TilesMemory::kHaveFactors + (stage * (kTileRows / 32) + of_rows) * 4);
   }
@@ -155,7 +163,7 @@ class Loader {
 
  private:
   static constexpr uint32_t kTokens = static_cast<uint32_t>(kConfig.tokens);
-  static constexpr uint32_t kPieces = kStageK / kPieceK;
+  static constexpr uint32_t kPieces = stage_k(kConfig) / kPieceK;
   static constexpr uint32_t kBlocks = kStageK / 32;  // that have a scale of A
   static constexpr bool kIsNvfp4 = Shared<kConfig>::kIsNvfp4;
   static constexpr uint32_t kPieceBytes = kIsNvfp4 ? 2 : 1;
@@ -165,6 +173,7 @@ class Loader {
     uint32_t at[kPieces];
     uint32_t of_a[kBlocks];  // where sums take them
   };
+  static constexpr uint32_t kScaleRows = scale_rows_of(kConfig);
   /// A row's scales of kScaleStages stages side by side.
   using Words = device::Vector<uint32_t, kScaleStages * kPieces * kPieceBytes / 4>;
 
@@ -197,7 +206,8 @@ class Loader {
 
   /// The same, stage by stage.
   BLOCKSCALE_DEVICE void fill_apart(const Tile& tile) {
-    constexpr uint32_t kAhead = kConfig.promotes ? kScaleStages / 2 : kScaleStages;  // registers
+    constexpr bool kIsLong = kConfig.promotes || is_in_fp8(kConfig);  // in registers
+    constexpr uint32_t kAhead = kIsLong ? kScaleStages / 2 : kScaleStages;
     Scales ahead[kAhead];
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < kAhead; ++i) load(ahead[i], work_.k_begin + i);
@@ -256,28 +266,45 @@ class Loader {
   }
 
   BLOCKSCALE_DEVICE void fill(const Tile& tile, uint32_t k, const Scales& scales) {
-    device::Vector<uint32_t, kRowWords> words;
+    device::Vector<uint32_t, kRowWords> words[kScaleRows];
     bool fit = true;
-    if constexpr (kIsNvfp4) {
+    if constexpr (is_in_fp8(kConfig)) {
+      uint32_t of_blocks[kPieces];  // those that K does not have are like the first
+      BLOCKSCALE_UNROLL
+      for (uint32_t i = 0; i < kPieces; ++i) {
+        of_blocks[i] = k * kPieces + i < work_.p.pieces ? scales.at[i] : scales.at[0];
+      }
+      const decoding::FoldedScales folded = decoding::fold_scales(of_blocks);
+      BLOCKSCALE_UNROLL
+      for (uint32_t i = 0; i < kPieces; ++i) {
+        words[0].at[i] = folded.tables[i];
+        words[1].at[i] = bit_cast<uint32_t>(folded.factors[i]);
+      }
+      fit = ptx::vote_sync_all(ptx::kFullMask, folded.fit);
+    } else if constexpr (kIsNvfp4) {
       BLOCKSCALE_UNROLL
       for (uint32_t i = 0; i < kPieces; ++i) {
         uint32_t factors[2];
         decoding::ue4m3_factors<kConfig.form>(factors, scales.at[i]);
-        words.at[2 * i] = factors[0];
-        words.at[2 * i + 1] = factors[1];
+        words[0].at[2 * i] = factors[0];
+        words[0].at[2 * i + 1] = factors[1];
       }
     } else {
       BLOCKSCALE_UNROLL
       for (uint32_t i = 0; i < kPieces; ++i) {
         fit = fit && decoding::has_ue8m0_factor<kConfig.form>(scales.at[i]);
-        words.at[i] = decoding::ue8m0_factor<kConfig.form>(scales.at[i]);
-        words.at[kFirstScale + i] = bit_cast<uint32_t>(decoding::ue8m0_value(scales.at[i]));
+        words[0].at[i] = decoding::ue8m0_factor<kConfig.form>(scales.at[i]);
+        words[0].at[kFirstScale + i] = bit_cast<uint32_t>(decoding::ue8m0_value(scales.at[i]));
       }
       fit = ptx::vote_sync_all(ptx::kFullMask, fit);
     }
     shared_.ring.wait_empty(place_);
     if (warp_ == 0 && ptx::elect_sync()) copy_operands(work_, shared_, place_.stage, tile, k);
-    ptx::st_shared(shared_.scales(place_.stage, 32 * warp_ + ptx::laneid()), words);
+    BLOCKSCALE_UNROLL
+    for (uint32_t i = 0; i < kScaleRows; ++i) {
+      const uint32_t row = i * kTileRows + 32 * warp_ + ptx::laneid();
+      ptx::st_shared(shared_.scales(place_.stage, row), words[i]);
+    }
     if (kConfig.promotes && 32 * warp_ < kTokens) {
       BLOCKSCALE_UNROLL
       for (uint32_t i = 0; i < kBlocks; ++i) {

@@ -57,9 +57,11 @@ inline bool run_fp4_tiles(PlainOperands& operands, const emulator::Options& opti
 inline void check_fp4_tiles(const PlainProblem& p,
                             const emulator::Options& options = emulator::in_order(),
                             std::optional<gemm_detail::Fp4TilesDivision> division = std::nullopt) {
-  check_emulated(p, gemm_detail::GemmPath::sm90_fp4_tiles, [&](PlainOperands& operands) {
-    return run_fp4_tiles(operands, options, division);
-  });
+  const bool in_fp8 = division && division->in_fp8;
+  const auto path =
+      in_fp8 ? gemm_detail::GemmPath::sm90_fp8 : gemm_detail::GemmPath::sm90_fp4_tiles;
+  check_emulated(
+      p, path, [&](PlainOperands& operands) { return run_fp4_tiles(operands, options, division); });
 }
 
 }  // namespace blockscale::test

@@ -28,9 +28,9 @@ using test::problem_of;
 
 class CudaGpuFp4Tiles : public test::OnHopper {};
 
-double share_of(const OnDevice& problem, const PlainProblem& p) {
+double share_of(const OnDevice& problem, const PlainProblem& p, GemmPath path) {
   const gemm_detail::ErrorLimit limit =
-      p.exact ? gemm_detail::ErrorLimit{} : gemm_detail::usual_error(GemmPath::sm90_fp4_tiles);
+      p.exact ? gemm_detail::ErrorLimit{} : gemm_detail::usual_error(path);
   return test::compare(problem.on_host(), limit).largest_share;
 }
 
@@ -43,13 +43,14 @@ void multiply(OnDevice& problem, std::int64_t needed, const Launch& launch) {
   });
 }
 
-/// The largest error, as a part of what is allowed, of a fresh product by the door.
+/// The largest error, as a part of what is allowed, of a fresh product by the door, by tiles.
 double by_door(OnDevice& problem, const PlainProblem& p) {
   const GemmArguments x = gemm_detail::validated(problem.arguments(), {});
-  EXPECT_EQ(gemm_detail::plan_product(x, cuda::default_chip()).path(), GemmPath::sm90_fp4_tiles);
+  const GemmPath path = gemm_detail::plan_product(x, cuda::default_chip()).path();
+  EXPECT_TRUE(path == GemmPath::sm90_fp4_tiles || path == GemmPath::sm90_fp8);
   multiply(problem, cuda::gemm_workspace_bytes(problem.arguments()),
            [&](const cuda::Execution& on) { cuda::gemm(problem.arguments(), on); });
-  return share_of(problem, p);
+  return share_of(problem, p, path);
 }
 
 void check(const PlainProblem& p) {
@@ -65,7 +66,7 @@ double by_division(OnDevice& problem, const PlainProblem& p, const Fp4TilesDivis
   multiply(problem, plan->workspace_bytes, [&](const cuda::Execution& on) {
     gemm_detail::launch_fp4_gemm(problem.arguments(), division, on);
   });
-  return share_of(problem, p);
+  return share_of(problem, p, plan->path());
 }
 
 void check(const PlainProblem& p, const Fp4TilesDivision& division) {
@@ -181,6 +182,22 @@ TEST_F(CudaGpuFp4Tiles, EpiloguesOfConvertedRows) {
     p.b = Recipe::mxfp4;
     check(p);
   });
+}
+
+/// Rows that stay in FP8, beside scales that fold into e4m3 and, far apart, that do not.
+TEST_F(CudaGpuFp4Tiles, RowsInFp8) {
+  for (const Recipe a : {Recipe::fp8_row, Recipe::fp8_tensor}) {
+    for (const InputFamily family : {InputFamily::normal, InputFamily::adversarial}) {
+      PlainProblem p = problem_of(a, Recipe::mxfp4, 270, 200, 1056);
+      p.family = family;
+      for (const int tokens : {64, 128, 256}) check(p, {tokens, tokens == 128 ? 3u : 1u, true});
+      check(p);
+    }
+    PlainProblem p = problem_of(a, Recipe::mxfp4, 300, 2000, 544);
+    p.family = InputFamily::normal;
+    OnDevice problem(p);
+    test::expect_same_bits(problem, [&] { return by_division(problem, p, {256, 1, true}); });
+  }
 }
 
 /// Weights in 16 bits, and those that become bf16 wherever they begin.

@@ -134,12 +134,13 @@ TEST(Fp4TilesPlan, SaysWhatIsLaunched) {
 }
 
 /// Where it is in FP8, MXFP8, NVFP4 or MXFP4: rows that begin anywhere, of any number but those
-/// that kernels of few rows take.
+/// that kernels of few rows take, and those that stay in FP8 beside mxfp4.
 TEST(Fp4TilesPlan, HasAConverted) {
   test::for_each_converted_pair([](Recipe a, Recipe b) {
     SCOPED_TRACE(std::string(recipe_traits(a).name) + " x " + recipe_traits(b).name);
     const RecipeTraits& t = recipe_traits(a);
     const bool has_few_rows = t.family == Family::fp8 && t.element == Format::e4m3;
+    const bool stays = has_few_rows && t.block_k == 0 && b == Recipe::mxfp4;
     for (const std::int64_t m : {1, 16, 17, 5000}) {
       for (const bool batch_invariant : {false, true}) {
         GemmArguments x = imagined_product(m, 512, 352, a, b);
@@ -147,8 +148,9 @@ TEST(Fp4TilesPlan, HasAConverted) {
         const auto plan = gemm_detail::plan_product(x, {});
         const bool is_few_rows = has_few_rows && m <= 16 && !batch_invariant;
         EXPECT_EQ(plan.path(), is_few_rows ? gemm_detail::GemmPath::fp4_few_rows
+                               : stays     ? gemm_detail::GemmPath::sm90_fp8
                                            : gemm_detail::GemmPath::sm90_fp4_tiles);
-        EXPECT_EQ(plan.workspace_bytes, is_few_rows ? 0 : m * 384 * 2);
+        EXPECT_EQ(plan.workspace_bytes, is_few_rows || stays ? 0 : m * 384 * 2);
         x.a.values = gemm_detail::byte_at(x.a.values, 1);
         x.a.value_row_stride += 7;
         EXPECT_EQ(gemm_detail::plan_product(x, {}).path(), gemm_detail::GemmPath::sm90_fp4_tiles);

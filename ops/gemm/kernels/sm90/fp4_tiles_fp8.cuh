@@ -1,0 +1,202 @@
+// The warpgroups of fp4_tiles.cuh that multiply A in FP8 by mxfp4, on FP8's tensor cores.
+//
+// A stage is kFp8BlockK of k: four instructions, each of a block of mxfp4. Codes become e4m3, times
+// what their blocks' scales differ by (device/decode/folded_codes.cuh), so that a row of B has one
+// factor a stage, which its products take in f32. These are made of kTurnTokens rows of A at a
+// time: meanwhile a part of the next stage's codes becomes numbers, and while they are added up the
+// tensor cores have those of the other warpgroup. (Two sets of products would take turns: of 64
+// rows of A there are not registers enough, and those of 32 are slower. docs/log/gemm-fp4.md,
+// version 17.)
+//
+// Where scales of a row are too far apart, each block of the 64 rows has a factor and a sum of its
+// own.
+#pragma once
+
+#include "device/decode/folded_codes.cuh"
+#include "device/kernel.h"
+#include "device/ptx/arithmetic.h"
+#include "device/ptx/barrier.h"
+#include "device/ptx/shared_memory.h"
+#include "device/ptx/sm90/wgmma.h"
+#include "device/ptx/special_registers.h"
+#include "device/ptx/warp.h"
+#include "device/vector.h"
+#include "ops/gemm/kernels/sm90/fp4_tiles_load.cuh"
+
+namespace blockscale::fp4_tiles {
+
+template <Fp4TilesConfig kConfig>
+class Fp8Multiplier {
+ public:
+  using Sums = ptx::WgmmaAccumulator<kConfig.tokens>;
+
+  /// `warp` counts from the first that multiplies.
+  BLOCKSCALE_DEVICE Fp8Multiplier(const Shared<kConfig>& shared, uint32_t warp)
+      : shared_(shared), warpgroup_(warp / 4), row_(warp * 16 + ptx::laneid() / 4) {}
+
+  /// D^T's sums over `count` stages, of 64 rows of B and so many of A.
+  BLOCKSCALE_DEVICE void multiply(uint32_t count, Sums& sums) {
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < Sums::kValues; ++i) sums.set(i, 0);
+    Stage x, y;
+    BLOCKSCALE_NO_UNROLL
+    while (count != 0) {
+      if (!next_is_folded()) {
+        add_blocks(sums);
+        --count;
+        continue;
+      }
+      take(x);
+      BLOCKSCALE_UNROLL
+      for (uint32_t block = 0; block < kSteps; ++block) decode(x.b[block], x.place, block);
+      BLOCKSCALE_NO_UNROLL
+      for (;;) {
+        if (!add(sums, x, y, --count != 0)) break;
+        if (!add(sums, y, x, --count != 0)) break;
+      }
+    }
+  }
+
+ private:
+  static constexpr uint32_t kSteps = kFp8BlockK / 32;  // instructions
+  static constexpr uint32_t kTurnTokens = 64;
+  static constexpr uint32_t kTurns = static_cast<uint32_t>(kConfig.tokens) / kTurnTokens;
+  static constexpr uint32_t kTurnSteps = kSteps / kTurns;  // of the next stage's codes
+  using Products = ptx::WgmmaAccumulator<kTurnTokens>;
+  static_assert(kSteps % kTurns == 0);
+
+  /// B's part of a stage, as numbers, and the thread's two rows' factors.
+  struct Stage {
+    ptx::WgmmaFragmentA b[kSteps];
+    float factors[2];
+    uint32_t place;
+  };
+
+  /// Waits for the next stage.
+  BLOCKSCALE_DEVICE bool next_is_folded() const {
+    shared_.ring.wait_full(place_);
+    const auto fit = ptx::ld_shared<device::Vector<uint32_t, 2>>(
+        shared_.has_factors(place_.stage, warpgroup_ * 2));
+    return fit.at[0] != 0 && fit.at[1] != 0;
+  }
+
+  /// Goes on to the next stage, which is there.
+  BLOCKSCALE_DEVICE void take(Stage& x) {
+    x.place = place_.stage;
+    place_.advance(shared_.ring.stages);
+    load_factors(x, 0);
+  }
+
+  BLOCKSCALE_DEVICE void load_factors(Stage& x, uint32_t block) const {
+    BLOCKSCALE_UNROLL
+    for (uint32_t i = 0; i < 2; ++i) {
+      x.factors[i] = ptx::ld_shared<float>(shared_.factors(x.place, row_ + 8 * i) + block * 4);
+    }
+  }
+
+  /// Makes numbers of the codes of a block of the thread's rows.
+  BLOCKSCALE_DEVICE void decode(ptx::WgmmaFragmentA& b, uint32_t stage, uint32_t block) const {
+    BLOCKSCALE_UNROLL
+    for (uint32_t i = 0; i < 2; ++i) {
+      const uint32_t row = row_ + 8 * i;
+      // As a tensor copy swizzles rows of 64 bytes. This lane has four codes of each 16.
+      const ptx::SharedAddress codes =
+          shared_.b(stage) +
+          (row * row_bytes_of_b(kConfig) + (block ^ row / 2 % 4) * 16 + ptx::laneid() % 4 * 2);
+      const uint32_t low = ptx::ld_shared<uint16_t>(codes);
+      const uint32_t high = ptx::ld_shared<uint16_t>(codes + 8);
+      uint32_t words[2];
+      decoding::fold_e2m1(words, low | high << 16,
+                          ptx::ld_shared<uint32_t>(shared_.scales(stage, row) + block * 4));
+      b.set(static_cast<int>(i), words[0]);
+      b.set(static_cast<int>(i) + 2, words[1]);
+    }
+  }
+
+  /// Adds a stage's products, and leaves it. Meanwhile the next one's codes become numbers, if
+  /// there is one and it is folded: returns whether. (If not, these become numbers again, without a
+  /// branch.)
+  BLOCKSCALE_DEVICE bool add(Sums& sums, Stage& x, Stage& next, bool has_next) {
+    bool goes_on = false;
+    BLOCKSCALE_UNROLL
+    for (uint32_t turn = 0; turn < kTurns; ++turn) {
+      Products products;
+      begin(products, x, turn);
+      if (turn == 0) {
+        goes_on = has_next && next_is_folded();
+        next.place = x.place;
+        if (goes_on) take(next);
+      }
+      BLOCKSCALE_UNROLL
+      for (uint32_t block = turn * kTurnSteps; block < (turn + 1) * kTurnSteps; ++block) {
+        decode(next.b[block], next.place, block);
+      }
+      ptx::wgmma_wait_group<0>(products, x.b[0], x.b[1], x.b[2], x.b[3]);
+      promote(sums, products, x, turn);
+    }
+    leave(x.place);
+    return goes_on;
+  }
+
+  /// Begins the products of a stage with a turn's rows of A.
+  BLOCKSCALE_DEVICE void begin(Products& products, Stage& x, uint32_t turn) {
+    const ptx::WgmmaDescriptor a = tokens(x.place, turn);
+    ptx::wgmma_fence(products, x.b[0], x.b[1], x.b[2], x.b[3]);
+    BLOCKSCALE_UNROLL
+    for (uint32_t i = 0; i < kSteps; ++i) {
+      ptx::wgmma_mma_async<kE4m3, kE4m3>(products, x.b[i], a + i * 32, i > 0);
+    }
+    ptx::wgmma_commit_group();
+  }
+
+  /// The same of a stage that is not folded, block by block.
+  BLOCKSCALE_DEVICE void add_blocks(Sums& sums) {
+    Stage x;
+    take(x);
+    BLOCKSCALE_NO_UNROLL
+    for (uint32_t block = 0; block < kSteps; ++block) {
+      load_factors(x, block);
+      decode(x.b[0], x.place, block);
+      BLOCKSCALE_UNROLL
+      for (uint32_t turn = 0; turn < kTurns; ++turn) {
+        Products products;
+        ptx::wgmma_fence(products, x.b[0]);
+        ptx::wgmma_mma_async<kE4m3, kE4m3>(products, x.b[0], tokens(x.place, turn) + block * 32,
+                                           false);
+        ptx::wgmma_commit_group();
+        ptx::wgmma_wait_group<0>(products, x.b[0]);
+        promote(sums, products, x, turn);
+      }
+    }
+    leave(x.place);
+  }
+
+  BLOCKSCALE_DEVICE ptx::WgmmaDescriptor tokens(uint32_t stage, uint32_t turn) const {
+    return ptx::wgmma_descriptor(shared_.a(stage) + turn * kTurnTokens * kRowBytesA,
+                                 TensorMapSwizzle::bytes_128);
+  }
+
+  BLOCKSCALE_DEVICE static void promote(Sums& sums, const Products& products, const Stage& x,
+                                        uint32_t turn) {
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < Products::kValues; ++i) {
+      const int of_sums = static_cast<int>(turn) * Products::kValues + i;
+      sums.set(of_sums, ptx::fma_rn(products.get(i), x.factors[i / 2 % 2], sums.get(of_sums)));
+    }
+  }
+
+  /// Each warp says so when all of its lanes have left a stage.
+  BLOCKSCALE_DEVICE void leave(uint32_t stage) const {
+    ptx::bar_warp_sync(ptx::kFullMask);
+    if (ptx::laneid() == 0) ptx::mbarrier_arrive(shared_.ring.empty(stage));
+  }
+
+  static constexpr auto kE4m3 = ptx::WgmmaElement::e4m3;
+
+  const Shared<kConfig>& shared_;
+  uint32_t warpgroup_;
+  uint32_t row_;  // the thread's first in the tile; the other is row_ + 8
+  device::StagePlace place_;
+};
+
+}  // namespace blockscale::fp4_tiles
