@@ -164,6 +164,9 @@ void tensor_load(uint32_t destination, const TensorMap* map, const int32_t* coor
 /// The box goes to the same place in each block of `mask`, by rank in the cluster.
 void tensor_load_multicast(uint32_t destination, const TensorMap* map, const int32_t* coordinates,
                            int rank, uint32_t mbarrier, uint16_t mask, SourceLocation at);
+/// Coordinates are a column and four rows.
+void tensor_gather(uint32_t destination, const TensorMap* map, const int32_t* coordinates,
+                   uint32_t mbarrier, SourceLocation at);
 void tensor_store(const TensorMap* map, const int32_t* coordinates, int rank, uint32_t source,
                   SourceLocation at);
 /// `op` is a ptx::TensorReduce.
