@@ -209,6 +209,9 @@ struct Operands {
 
 template <Format kA, Format... kB>
 BLOCKSCALE_DEVICE void multiply_by(ptx::MmaAccumulator& d, const Operands& x) {
+  ptx::MmaAccumulatorF16 in_f16 = {{x.scales_a, x.scales_b}};
+  (ptx::mma_sync_m16n8k32_f8f6f4<kA, kB>(in_f16, x.a, x.b), ...);
+  d.value[0] += bit_cast<float>(in_f16.value[0] ^ in_f16.value[1]);
   (ptx::mma_sync_m16n8k32_f8f6f4<kA, kB>(d, x.a, x.b), ...);
   (ptx::mma_sync_m16n8k32_mxf8f6f4<kA, kB>(d, x.a, x.b, x.scales_a, x.scales_b), ...);
 }
