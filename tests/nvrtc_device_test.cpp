@@ -145,13 +145,14 @@ BLOCKSCALE_DEVICE void run(const Parameters& p) {
 }  // namespace blackwell
 )";
 
-/// Boxes, bulk copies, and ldmatrix of narrow elements.
+/// Boxes, gathered rows, bulk copies, and ldmatrix of narrow elements.
 constexpr std::string_view kBlackwellCopies = R"(#pragma once
 #include "device/pipeline/stages.h"
 #include "device/ptx/barrier.h"
 #include "device/ptx/bulk_copy.h"
 #include "device/ptx/global_memory.h"
 #include "device/ptx/sm100/ldmatrix.h"
+#include "device/ptx/sm100/tensor_copy.h"
 #include "device/ptx/special_registers.h"
 #include "device/ptx/tensor_copy.h"
 namespace blackwell_copies {
@@ -174,10 +175,12 @@ BLOCKSCALE_DEVICE void run(const Parameters& p) {
   if (ptx::tid_x() == 0) {
     ring.init<1>(1, 1);
     ptx::fence_mbarrier_init();
-    ptx::mbarrier_arrive_expect_tx(ring.full(0), 4096 + 512);
+    ptx::mbarrier_arrive_expect_tx(ring.full(0), 4096 + 512 + 256);
     ptx::cp_async_bulk_tensor_shared_global<2>(device::shared_base(), &p.map, {{128, 8}},
                                                ring.full(0));
     ptx::cp_async_bulk_shared_global(device::shared_base() + 4096, p.in, 512, ring.full(0));
+    ptx::cp_async_bulk_tensor_shared_global_gather4(device::shared_base() + 5120, &p.map, 128,
+                                                    {5, 0, 7, 2}, ring.full(0));
   }
   ptx::barrier_sync_all();
   ring.wait_full(device::StagePlace{});
@@ -206,6 +209,9 @@ struct Operands {
 
 template <Format kA, Format... kB>
 BLOCKSCALE_DEVICE void multiply_by(ptx::MmaAccumulator& d, const Operands& x) {
+  ptx::MmaAccumulatorF16 in_f16 = {{x.scales_a, x.scales_b}};
+  (ptx::mma_sync_m16n8k32_f8f6f4<kA, kB>(in_f16, x.a, x.b), ...);
+  d.value[0] += bit_cast<float>(in_f16.value[0] ^ in_f16.value[1]);
   (ptx::mma_sync_m16n8k32_f8f6f4<kA, kB>(d, x.a, x.b), ...);
   (ptx::mma_sync_m16n8k32_mxf8f6f4<kA, kB>(d, x.a, x.b, x.scales_a, x.scales_b), ...);
 }

@@ -25,6 +25,7 @@ constexpr FeatureTraits kFeatures[] = {
     {{false, true, true}, "sm_100f and sm_120f"},
     {{false, true, true}, "sm_100f and sm_120f"},
     {{false, true, true}, "sm_100f and sm_120f"},
+    {{false, true, true}, "sm_100f and sm_120f"},
     {{false, false, true}, "sm_120f"},
 };
 

@@ -16,6 +16,7 @@ Architecture architecture_of(int capability);
 enum class Feature : uint8_t {
   wgmma,               // ptxas refuses it for all but sm_90a
   tensor_multicast,    // for sm_120f ptxas makes a call into the system of it
+  tensor_gather,       // tile::gather4: refused for sm_90a
   narrow_conversions,  // FP4, FP6 and ue8m0: refused for sm_90a
   packed_f32,          // .f32x2: likewise
   padded_elements,     // FP4 and FP6 in ldmatrix and tensor copies: likewise

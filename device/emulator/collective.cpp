@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "device/emulator/machine.h"
+#include "device/emulator/meaning/convert.h"
 #include "device/emulator/meaning/ldmatrix.h"
 #include "device/emulator/meaning/mma.h"
 #include "device/emulator/meaning/reduce.h"
@@ -329,6 +330,17 @@ void scaled_mma_sync(const meaning::ScaledMma& mma, float* d, const uint32_t* a,
     multiply(*thread.warp, mma, at);
     give_all(c, 0);
   });
+}
+
+void scaled_mma_sync_f16(const meaning::ScaledMma& mma, uint32_t* d, const uint32_t* a,
+                         const uint32_t* b, SourceLocation at) {
+  float sums[4];
+  for (uint32_t i = 0; i < 4; ++i)
+    sums[i] = decode<Format::f16>(d[i / 2] >> 16 * (i % 2) & 0xFFFFu);
+  scaled_mma_sync(mma, sums, a, b, 0, 0, at);
+  for (uint32_t i = 0; i < 2; ++i) {
+    d[i] = meaning::pack_16<Format::f16>(sums[2 * i + 1], sums[2 * i]);
+  }
 }
 
 void ldmatrix(uint32_t row, uint32_t count, bool transposed, uint32_t* words, SourceLocation at) {

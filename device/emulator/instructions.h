@@ -123,6 +123,9 @@ void mma_sync(uint32_t element, float* d, const uint32_t* a, const uint32_t* b, 
 /// The same with elements of 4 to 8 bits and the lanes' scales, of sm_120f.
 void scaled_mma_sync(const meaning::ScaledMma& mma, float* d, const uint32_t* a, const uint32_t* b,
                      uint32_t scales_a, uint32_t scales_b, SourceLocation at);
+/// The same without scales; `d` is two words of D in f16.
+void scaled_mma_sync_f16(const meaning::ScaledMma& mma, uint32_t* d, const uint32_t* a,
+                         const uint32_t* b, SourceLocation at);
 /// `row` is the address that this lane gives; `words` are its `count` ones.
 void ldmatrix(uint32_t row, uint32_t count, bool transposed, uint32_t* words, SourceLocation at);
 /// Of rows of 16 numbers of 4 or 6 bits.
@@ -164,6 +167,9 @@ void tensor_load(uint32_t destination, const TensorMap* map, const int32_t* coor
 /// The box goes to the same place in each block of `mask`, by rank in the cluster.
 void tensor_load_multicast(uint32_t destination, const TensorMap* map, const int32_t* coordinates,
                            int rank, uint32_t mbarrier, uint16_t mask, SourceLocation at);
+/// Coordinates are a column and four rows.
+void tensor_gather(uint32_t destination, const TensorMap* map, const int32_t* coordinates,
+                   uint32_t mbarrier, SourceLocation at);
 void tensor_store(const TensorMap* map, const int32_t* coordinates, int rank, uint32_t source,
                   SourceLocation at);
 /// `op` is a ptx::TensorReduce.

@@ -20,9 +20,18 @@ using Coordinates = std::array<int32_t, kMaxTensorMapRank>;
 struct Box {
   TensorMapDescription map;
   Coordinates coordinates = {};
+  bool is_gathered = false;  // its four rows, from where coordinates 1 to 4 say
 
   std::byte* global(uint64_t offset) const {
     return reinterpret_cast<std::byte*>(map.address) + offset;
+  }
+  template <class Visit>
+  void for_each_run(const Visit& visit) const {
+    const auto row_at = [this](uint32_t r) {
+      return is_gathered ? meaning::gathered_row(map, coordinates.data(), r)
+                         : meaning::row_of_box(map, coordinates.data(), r);
+    };
+    meaning::for_each_run(map, coordinates[0], row_at, visit);
   }
 };
 
@@ -41,8 +50,8 @@ Box use_map(Machine& m, const TensorMap* map, const int32_t* coordinates, int ra
   if (meaning::unit_of(*description).elements != 1) m.require(Feature::padded_elements, name, at);
   if (rank != 0 && description->rank != static_cast<uint32_t>(rank)) {
     m.fail(FindingKind::invalid_operand, {at},
-           by_whom(m, name, at) + " has " + std::to_string(rank) +
-               " coordinates, its tensor map has rank " + std::to_string(description->rank));
+           by_whom(m, name, at) + " takes a tensor map of rank " + std::to_string(rank) +
+               ", not one of rank " + std::to_string(description->rank));
   }
   Box box = {*description, {}};
   std::copy_n(coordinates, rank, box.coordinates.begin());
@@ -76,7 +85,7 @@ bool check_start(Machine& m, const Box& box, bool writes, const char* name, Sour
 bool access_tensor(Machine& m, const Box& box, const Accessor& accessor, const char* name) {
   const uint32_t size = meaning::unit_of(box.map).bytes;
   bool valid = true;
-  meaning::for_each_run(box.map, box.coordinates.data(), [&](const meaning::BoxRun& run) {
+  box.for_each_run([&](const meaning::BoxRun& run) {
     if (!run.inside || !valid) return;
     valid = m.access_global(box.global(run.global_offset), uint64_t{run.units} * size, accessor,
                             name, box.global(0));
@@ -98,7 +107,7 @@ template <class Visit>
 void for_each_piece(const Box& box, uint32_t address, const Visit& visit) {
   const meaning::TensorUnit unit = meaning::unit_of(box.map);
   const uint32_t gap = unit.shared_bytes - unit.bytes;
-  meaning::for_each_run(box.map, box.coordinates.data(), [&](const meaning::BoxRun& run) {
+  box.for_each_run([&](const meaning::BoxRun& run) {
     const uint32_t bytes = run.units * unit.bytes;
     uint32_t plain = address + run.shared_offset;
     for (uint32_t done = 0; done < bytes;) {
@@ -226,6 +235,24 @@ void tensor_load_multicast(uint32_t destination, const TensorMap* map, const int
     if ((mask >> i & 1) == 0) continue;
     load(m, use_block(m, i, name, at), box, destination, mbarrier, name, at);
   }
+}
+
+void tensor_gather(uint32_t destination, const TensorMap* map, const int32_t* coordinates,
+                   uint32_t mbarrier, SourceLocation at) {
+  Machine& m = machine();
+  const char* name = "cp_async_bulk_tensor_shared_global_gather4";
+  m.require(Feature::tensor_gather, name, at);
+  Box box = use_map(m, map, coordinates, 2, name, at);
+  if (box.map.box[1] != 1) {
+    m.fail(FindingKind::invalid_operand, {at},
+           by_whom(m, name, at) + " takes a tensor map whose box is one row, not " +
+               std::to_string(box.map.box[1]));
+  }
+  box.map.box[1] = 4;
+  box.map.element_strides[1] = 1;
+  std::copy_n(coordinates, 5, box.coordinates.begin());
+  box.is_gathered = true;
+  load(m, *m.self().block, box, destination, mbarrier, name, at);
 }
 
 void tensor_store(const TensorMap* map, const int32_t* coordinates, int rank, uint32_t source,

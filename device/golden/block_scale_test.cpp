@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 
+#include "device/emulator/meaning/convert.h"
 #include "device/emulator/meaning/scaled_mma.h"
 
 namespace blockscale::emulator::meaning {
@@ -32,7 +33,7 @@ class Draws {
 
 struct Tile {
   uint32_t scales;
-  Format a, b;
+  Format a, b, d;
   uint32_t mode;
   uint64_t seed;
 };
@@ -74,10 +75,15 @@ uint32_t draw_ue4m3(Draws& draws, uint32_t mode) {
   return (code & 0x7Fu) == 0x7F && !keeps ? code ^ 1u : code;
 }
 
-float draw_old(Draws& draws, uint32_t mode) {
+float draw_old(Draws& draws, Format d, uint32_t mode) {
   static constexpr uint32_t kFirst[] = {118, 100, 0, 0, 240}, kCount[] = {24, 50, 256, 20, 15};
+  static constexpr uint32_t kFirst16[] = {11, 6, 0, 0, 26}, kCount16[] = {8, 16, 32, 4, 5};
   const uint64_t draw = draws();
   if (mode == 5 || (mode == 1 && (draw >> 40) % 2 == 0)) return 0;
+  if (d == Format::f16) {
+    const uint32_t field = kFirst16[mode] + static_cast<uint32_t>((draw >> 32) % kCount16[mode]);
+    return decode<Format::f16>((static_cast<uint32_t>(draw) & 0x83FFu) | field << 10);
+  }
   const uint32_t field = kFirst[mode] + static_cast<uint32_t>((draw >> 32) % kCount[mode]);
   return bit_cast<float>((static_cast<uint32_t>(draw) & 0x807FFFFFu) | field << 23);
 }
@@ -128,12 +134,14 @@ uint64_t product(const Tile& tile) {
     return f.values.d[row % 8 * 4 + column / 2][row / 8 * 2 + column % 2];
   };
   for (uint32_t i = 0; i < kRows * kColumns; ++i) {
-    value(i / kColumns, i % kColumns) = draw_old(draws, tile.mode);
+    value(i / kColumns, i % kColumns) = draw_old(draws, tile.d, tile.mode);
   }
-  scaled_mma({.a = tile.a, .b = tile.b, .scales = tile.scales}, f);
+  scaled_mma({.a = tile.a, .b = tile.b, .scales = tile.scales, .d = tile.d}, f);
   uint64_t hash = 0xCBF29CE484222325;
   for (uint32_t i = 0; i < kRows * kColumns; ++i) {
-    hash = (hash ^ bit_cast<uint32_t>(value(i / kColumns, i % kColumns))) * 0x100000001B3;
+    const float sum = value(i / kColumns, i % kColumns);
+    const uint32_t code = tile.d == Format::f16 ? to_16<Format::f16>(sum) : bit_cast<uint32_t>(sum);
+    hash = (hash ^ code) * 0x100000001B3;
   }
   return hash;
 }
@@ -160,24 +168,24 @@ TEST(BlockScaleGolden, TermsOfZeroHaveAnExponent) {
 }
 
 TEST(BlockScaleGolden, SumsAreThoseOfTheModel) {
-  const std::map<std::string, Format> formats = {{"e2m1", Format::e2m1},
-                                                 {"e2m3", Format::e2m3},
-                                                 {"e3m2", Format::e3m2},
-                                                 {"e4m3", Format::e4m3},
-                                                 {"e5m2", Format::e5m2}};
+  const std::map<std::string, Format> formats = {{"e2m1", Format::e2m1}, {"e2m3", Format::e2m3},
+                                                 {"e3m2", Format::e3m2}, {"e4m3", Format::e4m3},
+                                                 {"e5m2", Format::e5m2}, {"f16", Format::f16},
+                                                 {"f32", Format::f32}};
   std::ifstream file(BLOCKSCALE_SOURCE_DIR "/device/golden/data/block_scale.golden");
-  std::string a, b;
+  std::string a, b, d;
   uint64_t hash = 0;
   std::set<std::string> forms;
-  for (Tile tile = {};
-       file >> tile.scales >> a >> b >> tile.mode >> tile.seed >> std::hex >> hash >> std::dec;) {
+  for (Tile tile = {}; file >> tile.scales >> a >> b >> d >> tile.mode >> tile.seed >> std::hex >>
+                       hash >> std::dec;) {
     tile.a = formats.at(a);
     tile.b = formats.at(b);
-    EXPECT_EQ(product(tile), hash) << tile.scales << " scales, " << a << " x " << b << ", mode "
-                                   << tile.mode << ", seed " << tile.seed;
-    forms.insert(std::to_string(tile.scales) + a + b);
+    tile.d = formats.at(d);
+    EXPECT_EQ(product(tile), hash) << tile.scales << " scales, " << a << " x " << b << " in " << d
+                                   << ", mode " << tile.mode << ", seed " << tile.seed;
+    forms.insert(std::to_string(tile.scales) + a + b + d);
   }
-  EXPECT_EQ(forms.size(), 25u + 25u + 2u);
+  EXPECT_EQ(forms.size(), 25u + 25u + 2u + 25u);
 }
 
 }  // namespace

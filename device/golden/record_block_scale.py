@@ -77,13 +77,16 @@ def draw_ue4m3(draws, mode):
     return code
 
 
-def draw_old(draws, mode):
+def draw_old(draws, d_type, mode):
     """The bits of a value of D before the product."""
     draw = draws()
-    fields = ((118, 24), (100, 50), (0, 256), (0, 20), (240, 15), (0, 1))[mode]
     if mode == 5 or mode == 1 and (draw >> 40) % 2 == 0:
         return 0
-    return draw & 0x807FFFFF | (fields[0] + (draw >> 32) % fields[1]) << 23
+    if d_type == "f16":
+        first, count = ((11, 8), (6, 16), (0, 32), (0, 4), (26, 5))[mode]
+        return draw & 0x83FF | (first + (draw >> 32) % count) << 10
+    first, count = ((118, 24), (100, 50), (0, 256), (0, 20), (240, 15))[mode]
+    return draw & 0x807FFFFF | (first + (draw >> 32) % count) << 23
 
 
 def tensor_of(rows, element, packed):
@@ -105,7 +108,7 @@ def hash_of(values):
     return result
 
 
-def product(kind, scales, a_type, b_type, mode, seed):
+def product(kind, scales, a_type, b_type, d_type, mode, seed):
     """The hash of one tile. `scales` of a row of A and of B; 0: kind f8f6f4."""
     draws = Draws(seed)
     k = 64 if scales > 1 else 32
@@ -122,16 +125,21 @@ def product(kind, scales, a_type, b_type, mode, seed):
         ]
 
     scales_a, scales_b = draw_scales(16, False), draw_scales(8, True)
-    old = [draw_old(draws, mode) for _ in range(128)]
-    c = torch.tensor([struct.unpack("i", struct.pack("I", word))[0] for word in old])
+    old = [draw_old(draws, d_type, mode) for _ in range(128)]
+    letter, integers, floats = {
+        "f32": ("i", torch.int32, torch.float32),
+        "f16": ("h", torch.int16, torch.float16),
+    }[d_type]
+    words = struct.unpack(f"128{letter}", struct.pack(f"128{letter.upper()}", *old))
+    c = torch.tensor(words, dtype=integers)
     operands = [
         tensor_of(a, a_type, k == 64),
         tensor_of(b, b_type, k == 64).T,
-        c.to(torch.int32).view(torch.float32).view(16, 8),
+        c.view(floats).view(16, 8),
     ]
     shape = f"m16n8k{k}.kind::{kind}"
     if scales == 0:
-        model = nv_ptx.MMA("RTX Blackwell", f"{shape}.f32.{a_type}.{b_type}.f32")
+        model = nv_ptx.MMA("RTX Blackwell", f"{shape}.{d_type}.{a_type}.{b_type}.{d_type}")
     else:
         scale_type = "ue4m3" if scales == 4 else "ue8m0"
         model = nv_ptx.MMABlockScale(
@@ -143,24 +151,26 @@ def product(kind, scales, a_type, b_type, mode, seed):
             torch.tensor(scales_a, dtype=torch.uint8).view(as_type),
             torch.tensor(scales_b, dtype=torch.uint8).view(as_type).T,
         ]
-    d = model(*operands).reshape(-1).view(torch.int32)
-    return hash_of(word & 0xFFFFFFFF for word in d.tolist())
+    d = model(*operands).reshape(-1).view(integers)
+    mask = 0xFFFF if d_type == "f16" else 0xFFFFFFFF
+    return hash_of(word & mask for word in d.tolist())
 
 
 def main():
     """Prints a line a tile."""
+    pairs = [(a, b) for a in ELEMENTS for b in ELEMENTS]
     forms = [
-        (kind, scales, a, b)
+        (kind, scales, a, b, "f32")
         for kind, scales in (("f8f6f4", 0), ("mxf8f6f4", 1))
-        for a in ELEMENTS
-        for b in ELEMENTS
+        for a, b in pairs
     ]
-    forms += [("mxf4nvf4", scales, "e2m1", "e2m1") for scales in (2, 4) for _ in range(6)]
+    forms += [("mxf4nvf4", scales, "e2m1", "e2m1", "f32") for scales in (2, 4) for _ in range(6)]
+    forms += [("f8f6f4", 0, a, b, "f16") for a, b in pairs]
     seed = 0
-    for kind, scales, a, b in forms:
+    for kind, scales, a, b, d in forms:
         for mode in range(MODES):
             seed += 1
-            print(scales, a, b, mode, seed, f"{product(kind, scales, a, b, mode, seed):016x}")
+            print(scales, a, b, d, mode, seed, f"{product(kind, scales, a, b, d, mode, seed):016x}")
 
 
 if __name__ == "__main__":

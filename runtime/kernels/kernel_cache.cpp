@@ -2,63 +2,22 @@
 
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
-#include <chrono>
 #include <exception>
-#include <thread>
 #include <tuple>
 
 #include "blockscale/error.h"
+#include "runtime/files/file_lock.h"
 
 namespace blockscale::runtime {
 namespace {
 
 constexpr std::string_view kSuffix = ".kernel";
 constexpr int kLocks = 64;  // lock files; a lock guards all keys that it is chosen for
-
-/// Holds an exclusive lock on a file while it lives. It holds none where the folder cannot be
-/// written or has no locks, or where another kept the lock for all of `longest_wait`: then
-/// processes may compile the same kernel twice, which is only slower.
-class FileLock {
- public:
-  FileLock(const std::filesystem::path& path, std::chrono::milliseconds longest_wait)
-      : descriptor_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
-    if (descriptor_ >= 0 && !acquire(longest_wait)) {
-      spdlog::debug("a kernel may be compiled twice: {} cannot be locked", path.string());
-    }
-  }
-  ~FileLock() {
-    if (descriptor_ < 0) return;
-    // A child that was forked meanwhile has the descriptor too: without this, the lock would be
-    // that child's for as long as it lives.
-    (void)::flock(descriptor_, LOCK_UN);
-    ::close(descriptor_);
-  }
-  FileLock(const FileLock&) = delete;
-  FileLock& operator=(const FileLock&) = delete;
-
- private:
-  /// Asks again and again: flock itself would wait for as long as it takes, for a process that
-  /// hangs, or for the child of one that was killed.
-  bool acquire(std::chrono::milliseconds longest_wait) const {
-    constexpr std::chrono::milliseconds kPause(10);
-    const auto deadline = std::chrono::steady_clock::now() + longest_wait;
-    while (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
-      if (errno == EINTR) continue;
-      if (errno != EWOULDBLOCK || std::chrono::steady_clock::now() >= deadline) return false;
-      std::this_thread::sleep_for(kPause);
-    }
-    return true;
-  }
-
-  int descriptor_;
-};
 
 std::filesystem::path user_folder() {
   if (const std::string named = environment("BLOCKSCALE_CACHE"); !named.empty()) return named;
@@ -164,7 +123,11 @@ CompiledKernel KernelCache::get(const Hash128& source, const std::string& compil
   if (auto kernel = read(path, source, compiler)) return std::move(*kernel);
   make_folder(folder_);
   if (!problem().empty()) return compile();  // somebody else has made it meanwhile
-  const FileLock lock(folder_ / ("lock-" + std::to_string(source.low % kLocks)), longest_wait_);
+  const std::filesystem::path lock_path = folder_ / ("lock-" + std::to_string(source.low % kLocks));
+  const FileLock lock(lock_path, longest_wait_);
+  if (!lock.is_held()) {
+    spdlog::debug("a kernel may be compiled twice: {} cannot be locked", lock_path.string());
+  }
   if (auto kernel = read(path, source, compiler)) return std::move(*kernel);
   CompiledKernel kernel = compile();
   try {

@@ -39,6 +39,19 @@ float cut_to_f32(int64_t sum, int unit) {
   return nearest + 0.0f;  // no -0
 }
 
+/// sum * 2^unit, to nearest even to f16. |sum| < 2^53. (With D in f16 terms of 0 have another
+/// exponent, and subnormal old values: no sum shows it, as all terms are multiples of 2^-32.)
+float round_to_f16(int64_t sum, int unit) {
+  if (sum == 0) return 0;  // no -0
+  const double exact = static_cast<double>(sum) * power_of_two(unit);
+  const double last = power_of_two(std::max(std::ilogb(exact), -14) - 10);
+  const double nearest = std::nearbyint(exact / last) * last;
+  if (std::fabs(nearest) > 65504) {
+    return std::copysign(std::numeric_limits<float>::infinity(), static_cast<float>(sum));
+  }
+  return static_cast<float>(nearest) + 0.0f;
+}
+
 /// A finite f32 as a term. Subnormal ones lead with the least normal exponent.
 SumTerm term_of_old(float value, int exponent_of_zero) {
   const uint32_t bits = bit_cast<uint32_t>(value), field = bits >> 23 & 0xFFu;
@@ -129,7 +142,7 @@ float sum_infinite(const ByteRow& a, const ByteRow& b, float old) {
   return std::isnan(sum) ? kNan : static_cast<float>(sum);
 }
 
-float sum_bytes(const ByteRow& a, const ByteRow& b, float old) {
+float sum_bytes(const ByteRow& a, const ByteRow& b, float old, Format d) {
   if (a.is_nan || b.is_nan || std::isnan(old)) return kNan;
   if (!a.is_finite || !b.is_finite || std::isinf(old)) return sum_infinite(a, b, old);
   int16_t most = std::numeric_limits<int16_t>::min(), least = std::numeric_limits<int16_t>::max();
@@ -155,7 +168,7 @@ float sum_bytes(const ByteRow& a, const ByteRow& b, float old) {
     }
     sum += half;
   }
-  return cut_to_f32(sum, unit);
+  return d == Format::f16 ? round_to_f16(sum, unit) : cut_to_f32(sum, unit);
 }
 
 // --- k = 64: packed e2m1 ---
@@ -245,7 +258,7 @@ void multiply_bytes(const ScaledMma& mma, ScaledMmaFragments& f) {
     }
   }
   for_each_value(f.values, [&](uint32_t row, uint32_t column, float old) {
-    return sum_bytes(a[row], b[column], old);
+    return sum_bytes(a[row], b[column], old, mma.d);
   });
 }
 

@@ -18,6 +18,7 @@ struct ScaledMma {
   /// k = 32, kind mxf8f6f4; none, kind f8f6f4.
   uint32_t scales = 0;
   uint32_t byte_a = 0, thread_a = 0, byte_b = 0, thread_b = 0;
+  Format d = Format::f32;  // or f16, of kind f8f6f4
 };
 
 /// Whether two elements lie in a byte; else one does, and k is 32.
@@ -32,7 +33,8 @@ constexpr Format scale_format_of(const ScaledMma& mma) {
 /// A number for each product, so that lanes can be compared.
 constexpr uint32_t key_of(const ScaledMma& mma) {
   return static_cast<uint32_t>(mma.a) | static_cast<uint32_t>(mma.b) << 4 | mma.scales << 8 |
-         mma.byte_a << 11 | mma.thread_a << 13 | mma.byte_b << 15 | mma.thread_b << 17;
+         mma.byte_a << 11 | mma.thread_a << 13 | mma.byte_b << 15 | mma.thread_b << 17 |
+         static_cast<uint32_t>(mma.d) << 19;
 }
 
 /// Where in its byte an element of a product with k = 32 begins: FP4 in bits 2 to 5, FP6 in 0 to 5.
@@ -63,8 +65,9 @@ struct ScaledMmaFragments {
 
 /// d += a * b^T, scaled: all terms of an instruction are aligned to the largest exponent among
 /// them, cut toward zero behind 25 bits (k = 32) or 35 (k = 64), added exactly, and the sum is cut
-/// to f32. With k = 32 a term is a product, with k = 64 the exact sum of 16 of them, which is
-/// aligned by its scales alone.
+/// to f32, or rounded to nearest even to f16. With k = 32 a term is a product, with k = 64 the
+/// exact sum of 16 of them, which is aligned by its scales alone. Values of D in f16 are those of
+/// floats.
 void scaled_mma(const ScaledMma& mma, ScaledMmaFragments& fragments);
 
 }  // namespace blockscale::emulator::meaning

@@ -88,35 +88,55 @@ struct BoxRun {
   bool inside;  // the tensor
 };
 
-/// visit(run) for each run of the box that starts at `coordinates`, in the order of shared memory.
-/// All units of the box are visited once. Runs outside the tensor say so. Coordinates, sizes and
-/// boxes are whole units along dimension 0.
-template <class Visit>
-void for_each_run(const TensorMapDescription& map, const int32_t* coordinates, const Visit& visit) {
+/// A row of the tensor along dimension 0.
+struct TensorRow {
+  int64_t offset;  // of its first element from the map's address, in bytes
+  bool inside;     // the tensor, in the other dimensions
+};
+
+/// Row r of the box that starts at `coordinates`.
+constexpr TensorRow row_of_box(const TensorMapDescription& map, const int32_t* coordinates,
+                               uint32_t r) {
+  TensorRow row = {0, true};
+  for (uint32_t i = 1; i < map.rank; ++i) {
+    const int64_t position =
+        coordinates[i] + int64_t{r % box_elements(map, i)} * element_stride(map, i);
+    r /= box_elements(map, i);
+    row.inside = row.inside && position >= 0 && position < static_cast<int64_t>(map.sizes[i]);
+    row.offset += position * static_cast<int64_t>(map.strides[i - 1]);
+  }
+  return row;
+}
+
+/// Row r of a box of four, gathered from where coordinates 1 to 4 say. The tensor is a matrix.
+constexpr TensorRow gathered_row(const TensorMapDescription& map, const int32_t* coordinates,
+                                 uint32_t r) {
+  const int64_t position = coordinates[1 + r];
+  return {position * static_cast<int64_t>(map.strides[0]),
+          position >= 0 && position < static_cast<int64_t>(map.sizes[1])};
+}
+
+/// visit(run) for each run of the box, in the order of shared memory. Its rows are row_at(r), from
+/// element `column` on. All units of the box are visited once. Runs outside the tensor say so.
+/// Columns, sizes and boxes are whole units along dimension 0.
+template <class RowAt, class Visit>
+void for_each_run(const TensorMapDescription& map, int32_t column, const RowAt& row_at,
+                  const Visit& visit) {
   const TensorUnit unit = unit_of(map);
   const uint32_t row = row_units(map);
   const uint32_t rows = box_rows(map);
-  const int64_t start = coordinates[0] / static_cast<int32_t>(unit.elements);
+  const int64_t start = column / static_cast<int32_t>(unit.elements);
   for (uint32_t r = 0; r < rows; ++r) {
-    bool row_inside = true;
-    int64_t row_offset = 0;
-    uint32_t rest = r;
-    for (uint32_t i = 1; i < map.rank; ++i) {
-      const int64_t position =
-          coordinates[i] + int64_t{rest % box_elements(map, i)} * element_stride(map, i);
-      rest /= box_elements(map, i);
-      row_inside = row_inside && position >= 0 && position < static_cast<int64_t>(map.sizes[i]);
-      row_offset += position * static_cast<int64_t>(map.strides[i - 1]);
-    }
+    const TensorRow of_tensor = row_at(r);
     const auto inside = [&](uint32_t u) {
       const int64_t position = start + int64_t{u};
-      return row_inside && position >= 0 &&
+      return of_tensor.inside && position >= 0 &&
              position < static_cast<int64_t>(map.sizes[0] / unit.elements);
     };
     for (uint32_t first = 0; first < row;) {
       uint32_t end = first + 1;
       while (end < row && inside(end) == inside(first)) ++end;
-      const int64_t offset = row_offset + (start + int64_t{first}) * unit.bytes;
+      const int64_t offset = of_tensor.offset + (start + int64_t{first}) * unit.bytes;
       visit(BoxRun{r * row_pitch(map) + first * unit.shared_bytes, static_cast<uint64_t>(offset),
                    end - first, inside(first)});
       first = end;

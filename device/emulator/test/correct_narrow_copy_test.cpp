@@ -1,5 +1,5 @@
-// Correct programs with boxes of elements of 4 and 6 bits and ldmatrix_b8x16: no report under any
-// schedule, and every element where a plain loop finds it.
+// Correct programs with boxes and gathered rows of elements of 4 and 6 bits and ldmatrix_b8x16: no
+// report under any schedule, and every element where a plain loop finds it.
 #include <algorithm>
 
 #include "device/emulator/test/narrow_copy_test_support.h"
@@ -117,6 +117,50 @@ TEST(CorrectNarrowCopy, PackedBoxes) {
       }
     }
   });
+}
+
+/// Two lots of four, of which the second ends a swizzle's pattern. Rows come twice, in any order,
+/// and from outside of the tensor.
+void expect_gathered(TensorMapSwizzle swizzle) {
+  constexpr int32_t kRows[2][4] = {{5, 23, 24, 5}, {-1, 0, 1 << 30, 17}};
+  const NarrowTensor tensor(TensorMapElement::u4x16_packed);
+  TensorMapDescription description = tensor.description(swizzle);
+  description.box[1] = 1;
+  const TensorMap map = encode_tensor_map(description);
+  std::vector<uint32_t> out(8 * 16);
+  std::vector<Buffer> buffers = tensor.buffers();
+  buffers.push_back(output("out", out));
+  const auto kernel = [&] {
+    init_barriers(1);
+    if (ptx::tid_x() == 0) {
+      ptx::mbarrier_arrive_expect_tx(full(), 8 * 64);
+      for (uint32_t i = 0; i < 2; ++i) {
+        ptx::cp_async_bulk_tensor_shared_global_gather4(stage(0) + i * 4 * 64, &map, 96, kRows[i],
+                                                        full());
+      }
+    }
+    device::mbarrier_wait(full(), 0);
+    for (uint32_t i = ptx::laneid(); i < out.size(); i += 32) {
+      const uint32_t plain = 4 * i;
+      const uint32_t placed =
+          swizzle == TensorMapSwizzle::none ? plain : plain ^ (plain >> 7 & 3) << 4;
+      ptx::st_global(out.data() + i, ptx::ld_shared<uint32_t>(stage(0) + placed));
+    }
+  };
+  expect_clean_on_sm120(buffers, kernel, [&] {
+    for (uint32_t i = 0; i < out.size(); ++i) {
+      const uint32_t row = static_cast<uint32_t>(kRows[i / 64][i / 16 % 4]);
+      for (uint32_t j = 0; j < 8; ++j) {
+        ASSERT_EQ(out[i] >> 4 * j & 15u, tensor.at(row, 96 + i % 16 * 8 + j)) << i;
+      }
+    }
+    std::fill(out.begin(), out.end(), ~0u);
+  });
+}
+
+TEST(CorrectNarrowCopy, GatheredRows) {
+  expect_gathered(TensorMapSwizzle::none);
+  expect_gathered(TensorMapSwizzle::bytes_64);
 }
 
 }  // namespace

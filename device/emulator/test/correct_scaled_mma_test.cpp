@@ -36,6 +36,11 @@ TEST(CorrectScaledMma, EveryPair) {
   expect_products_of_pairs<Format::e2m1, Format::e2m3, Format::e3m2, Format::e4m3, Format::e5m2>();
 }
 
+TEST(CorrectScaledMma, SumsInF16) {
+  expect_product<F8f6f4InF16<Format::e4m3, Format::e2m1>>();
+  expect_product<F8f6f4InF16<Format::e3m2, Format::e5m2>>();
+}
+
 template <class Form>
 void expect_products_of_threads() {
   expect_product<Form, 0, 0>();

@@ -1,10 +1,11 @@
-// A tensor of elements of 4 or 6 bits, for programs that copy boxes of it to shared memory.
+// A tensor of elements of 4 or 6 bits, for programs that copy boxes or rows of it to shared memory.
 #pragma once
 
 #include <vector>
 
 #include "device/emulator/test/planted_copy_test_support.h"
 #include "device/ptx/sm100/ldmatrix.h"
+#include "device/ptx/sm100/tensor_copy.h"
 #include "device/ptx/tensor_copy.h"
 
 namespace blockscale::emulator {
@@ -66,6 +67,17 @@ inline void load_box(const TensorMap& map, int32_t column, int32_t row, uint32_t
     ptx::cp_async_bulk_tensor_shared_global<2>(stage(0), &map, {{column, row}}, full(), at);
   }
   device::mbarrier_wait(full(), 0);
+}
+
+/// The same of four rows of a box's columns.
+inline void load_rows(const TensorMap& map, const int32_t (&rows)[4], uint32_t expected,
+                      SourceLocation at = SourceLocation::current()) {
+  init_barriers(1);
+  if (ptx::tid_x() == 0) {
+    ptx::mbarrier_arrive_expect_tx(full(), expected);
+    ptx::cp_async_bulk_tensor_shared_global_gather4(stage(0), &map, 0, rows, full(), at);
+  }
+  device::mbarrier_wait(full(), 0, at);
 }
 
 }  // namespace blockscale::emulator

@@ -6,6 +6,7 @@
 #include "device/ptx/sm100/convert.h"
 #include "device/ptx/sm100/ldmatrix.h"
 #include "device/ptx/sm100/packed.h"
+#include "device/ptx/sm100/tensor_copy.h"
 #include "device/ptx/sm120/mma.h"
 
 namespace blockscale::emulator {
@@ -85,6 +86,24 @@ TEST(PlantedArchitecture, Multicast) {
                     });
                   }},
                  bug, {"multicast", "those for sm_90a and sm_100f do"});
+}
+
+TEST(PlantedArchitecture, GatheredRows) {
+  Mark bug;
+  const std::vector<uint8_t> bytes(64 * 256, 1);
+  TensorMapDescription description = rows_map(bytes, 64, 256, 1, TensorMapSwizzle::none);
+  description.box[0] = 256;
+  const TensorMap map = encode_tensor_map(description);
+  expect_only_on({Architecture::sm_100f, Architecture::sm_120f},
+                 {{.block = {32}, .dynamic_shared_bytes = 2048},
+                  {input("bytes", bytes)},
+                  [&] {
+                    bring_bytes([&] {
+                      ptx::cp_async_bulk_tensor_shared_global_gather4(
+                          tile_a(), &map, 0, {3, 1, 63, 0}, full(), bug.here());
+                    });
+                  }},
+                 bug, {"gather4", "those for sm_100f and sm_120f do"});
 }
 
 TEST(PlantedArchitecture, NarrowConversions) {

@@ -1,4 +1,5 @@
-// Planted bugs in copies of elements of 4 and 6 bits, and in ldmatrix_b8x16.
+// Planted bugs in copies of elements of 4 and 6 bits, in those that gather rows, and in
+// ldmatrix_b8x16.
 #include <stdexcept>
 
 #include "device/emulator/test/narrow_copy_test_support.h"
@@ -9,12 +10,15 @@ namespace {
 
 constexpr LaunchShape kOneWarp = {.block = {32}, .dynamic_shared_bytes = 1024 + 16 * 128};
 
-/// What `kernel(map, tensor)` of the tensor's elements does is found.
+/// What `kernel(map, tensor)` of the tensor's elements, in boxes of so many rows, does is found.
 template <class Kernel>
 void expect_finding(TensorMapElement element, FindingKind kind, const Mark& bug,
-                    const std::string& text, const Kernel& kernel) {
+                    const std::string& text, const Kernel& kernel,
+                    uint32_t box_rows = NarrowTensor::kBoxRows) {
   const NarrowTensor tensor(element);
-  const TensorMap map = encode_tensor_map(tensor.description());
+  TensorMapDescription description = tensor.description();
+  description.box[1] = box_rows;
+  const TensorMap map = encode_tensor_map(description);
   for (const Options& options : {in_order(), random_order(1)}) {
     const Report report = launch(kOneWarp, tensor.buffers(), compiled_for(120, options),
                                  [&] { kernel(map, tensor); });
@@ -84,6 +88,28 @@ TEST(PlantedNarrowCopy, BoxIsStored) {
                    if (ptx::tid_x() != 0) return;
                    ptx::cp_async_bulk_tensor_global_shared<2>(&map, {{0, 0}}, stage(0), bug.here());
                  });
+}
+
+TEST(PlantedNarrowCopy, RowsAreGatheredByABoxOfFour) {
+  Mark bug;
+  expect_finding(
+      TensorMapElement::u4x16_packed, FindingKind::invalid_operand, bug, "one row, not 4",
+      [&](const TensorMap& map, const NarrowTensor&) {
+        load_rows(map, {0, 5, 7, 2}, 4 * 64, bug.here());
+      },
+      4);
+}
+
+TEST(PlantedNarrowCopy, GatheredRowsOutsideTheTensorAreNotCounted) {
+  Mark bug;
+  constexpr int32_t kPast = NarrowTensor::kRows;
+  expect_finding(
+      TensorMapElement::u4x16_packed, FindingKind::transaction_bytes, bug,
+      "128 bytes more than expected",
+      [&](const TensorMap& map, const NarrowTensor&) {
+        load_rows(map, {0, kPast, 7, kPast}, 2 * 64, bug.here());
+      },
+      1);
 }
 
 TEST(PlantedNarrowCopy, MapsThatTheEncoderRefuses) {

@@ -49,7 +49,7 @@ TEST(PlantedTensor, RankOfTheMapIsAnother) {
                     ptx::cp_async_bulk_tensor_shared_global<3>(stage(0), &map, {{0, 0, 0}}, full(),
                                                                bug.here());
                   }},
-                 FindingKind::invalid_operand, bug, {"3 coordinates", "rank 2"});
+                 FindingKind::invalid_operand, bug, {"of rank 3, not one of rank 2"});
 }
 
 TEST(PlantedTensor, BoxIsMisaligned) {

@@ -16,8 +16,9 @@ namespace blockscale::emulator {
 inline constexpr uint32_t kTileRows = 16, kTileColumns = 8;
 
 /// A product of several instructions: kScales of each row and instruction; 0: none.
-template <Format kElementA, Format kElementB, int kCount>
+template <Format kElementA, Format kElementB, int kCount, class Sums = ptx::MmaAccumulator>
 struct ScaledForm {
+  using Accumulator = Sums;
   static constexpr Format kA = kElementA, kB = kElementB;
   static constexpr int kScales = kCount;
   static constexpr bool kPacked = kScales > 1;
@@ -31,9 +32,18 @@ template <Format kA, Format kB>
 using Mxf8f6f4 = ScaledForm<kA, kB, 1>;
 template <Format kA, Format kB>
 using F8f6f4 = ScaledForm<kA, kB, 0>;
+template <Format kA, Format kB>
+using F8f6f4InF16 = ScaledForm<kA, kB, 0, ptx::MmaAccumulatorF16>;
+
+inline float sum_of(const ptx::MmaAccumulator& d, uint32_t i) {
+  return d.value[i];
+}
+inline float sum_of(const ptx::MmaAccumulatorF16& d, uint32_t i) {
+  return decode<Format::f16>(d.value[i / 2] >> 16 * (i % 2) & 0xFFFFu);
+}
 
 /// Rows of 32 bytes for each instruction, and a word of scales for each row. Elements are integers
-/// from -4 to 4 and scales are near 1, so that every sum is exact in f32.
+/// from -4 to 4 and scales are near 1, so that every sum is exact in f32; in f16 without scales.
 struct ScaledRows {
   uint32_t blocks;
   std::vector<uint32_t> words;
@@ -80,8 +90,9 @@ inline uint32_t scale_word(const uint32_t* words, uint32_t row, bool is_looked_a
 }
 
 template <class Form, int kThreadA, int kThreadB, ScaleBug kBug, int kBlock>
-void multiply_block(ptx::MmaAccumulator& d, const ptx::MmaFragmentA& a, const ptx::MmaFragmentB& b,
-                    uint32_t scales_a, uint32_t scales_b, SourceLocation at) {
+void multiply_block(typename Form::Accumulator& d, const ptx::MmaFragmentA& a,
+                    const ptx::MmaFragmentB& b, uint32_t scales_a, uint32_t scales_b,
+                    SourceLocation at) {
   constexpr int kByte = kBug == ScaleBug::same_byte ? 0 : kBlock * Form::kScales;
   constexpr ptx::ScaleSelector kOfA = {kByte, kThreadA};
   constexpr ptx::ScaleSelector kOfB = {
@@ -106,7 +117,7 @@ void multiply_scaled(const ScaledRows& a, const ScaledRows& b, float* out, bool 
   const bool looked_at = in_quad / 2 == kThreadA || kBug == ScaleBug::rows_of_accumulators;
   const uint32_t scales_a = scale_word(a.scale_words.data(), row_of_a, looked_at);
   const uint32_t scales_b = scale_word(b.scale_words.data(), quad, in_quad == kThreadB);
-  ptx::MmaAccumulator d = {};
+  typename Form::Accumulator d = {};
   const auto block = [&]<int kBlock>(std::integral_constant<int, kBlock>) {
     const auto word = [&](const ScaledRows& rows, uint32_t row, uint32_t i, Format element) {
       const uint32_t value =
@@ -124,7 +135,7 @@ void multiply_scaled(const ScaledRows& a, const ScaledRows& b, float* out, bool 
     (block(std::integral_constant<int, kBlocks>{}), ...);
   }(std::make_integer_sequence<int, Form::kBlocks>{});
   for (uint32_t i = 0; i < 4; ++i) {
-    ptx::st_global(out + (quad + 8 * (i / 2)) * kTileColumns + 2 * in_quad + i % 2, d.value[i]);
+    ptx::st_global(out + (quad + 8 * (i / 2)) * kTileColumns + 2 * in_quad + i % 2, sum_of(d, i));
   }
 }
 

@@ -1,9 +1,9 @@
 // Matrix products of a warp with FP8, FP6 and FP4 elements and a scale for each block of a row,
 // which sm_120f alone has. PTX ISA "mma", "Block Scaling for mma.sync".
 //
-// D (16 x 8, f32) += A (16 x K) * B (8 x K)^T as in device/ptx/mma.h, whose fragments these are. K
-// is 64 packed e2m1, or 32 elements of a byte each: e4m3 and e5m2, e2m3 and e3m2 in bits 0 to 5,
-// e2m1 in bits 2 to 5; the other bits are 0.
+// D (16 x 8, f32, or f16 of kind f8f6f4) += A (16 x K) * B (8 x K)^T as in device/ptx/mma.h, whose
+// fragments of A and B these are. K is 64 packed e2m1, or 32 elements of a byte each: e4m3 and
+// e5m2, e2m3 and e3m2 in bits 0 to 5, e2m1 in bits 2 to 5; the other bits are 0.
 //
 // Scales are words of the quads' lanes: that of A's row r lies in lane 4 (r % 8) + 2 thread + r / 8
 // (thread 0 or 1), that of B's row n in lane 4 n + thread (0 to 3). Words of other lanes are not
@@ -19,6 +19,12 @@
 #endif
 
 namespace blockscale::ptx {
+
+/// This lane's part of D in f16. Word i of lane l has D[row][column] in its low half and
+/// D[row][column + 1] in the other, with row = l / 4 + 8 i, column = 2 (l % 4).
+struct MmaAccumulatorF16 {
+  uint32_t value[2];
+};
 
 /// Immediates of the instruction: the first byte of a scale word that the product takes, and the
 /// thread of the quad (of two of them, for A) whose word it is.
@@ -102,6 +108,24 @@ BLOCKSCALE_DEVICE void mma_sync_m16n8k32_f8f6f4(MmaAccumulator& d, const MmaFrag
         "C"(detail::NarrowText<kB>::kName));
 #else
   detail::scaled_mma({.a = kA, .b = kB}, d, a, b, 0, 0, at);
+#endif
+}
+
+/// The same with D in f16, which RTX cards are said to do at twice the rate.
+template <Format kA, Format kB>
+BLOCKSCALE_DEVICE void mma_sync_m16n8k32_f8f6f4(MmaAccumulatorF16& d, const MmaFragmentA& a,
+                                                const MmaFragmentB& b,
+                                                SourceLocation at = SourceLocation::current()) {
+#if BLOCKSCALE_GPU
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.kind::f8f6f4.f16.%8.%9.f16 "
+      "{%0, %1}, {%2, %3, %4, %5}, {%6, %7}, {%0, %1};"
+      : "+r"(d.value[0]), "+r"(d.value[1])
+      : BLOCKSCALE_MMA_VALUES, "C"(detail::NarrowText<kA>::kName),
+        "C"(detail::NarrowText<kB>::kName));
+#else
+  emulator::scaled_mma_sync_f16({.a = kA, .b = kB, .d = Format::f16}, d.value, a.value, b.value,
+                                at);
 #endif
 }
 

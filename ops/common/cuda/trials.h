@@ -2,9 +2,12 @@
 // device, it computes a small product there whose sums are exact, and so does the plain kernel. If
 // bits differ, plain kernels take its place, and a warning says so once. What a trial found is kept
 // for the process, and for others in the user's cache: by the device's name and the kernel's code.
+// A kernel that faults or hangs takes its process with it, but no other: that a trial has begun is
+// written before it, and where its process ended meanwhile, the kernel has failed.
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -30,19 +33,26 @@ struct Trial {
 
 class Trials {
  public:
+  /// How long one process waits for another that tries the same kernel; most take a second.
+  static constexpr std::chrono::milliseconds kLongestWait = std::chrono::minutes(2);
+
   /// Verdicts are files of `folder`; without one (an empty path) they are kept for the process.
-  explicit Trials(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  explicit Trials(std::filesystem::path folder,
+                  std::chrono::milliseconds longest_wait = kLongestWait)
+      : folder_(std::move(folder)), longest_wait_(longest_wait) {}
 
   /// The process's, in the folder of the user's kernel cache, unless others may write there.
   static Trials& instance();
 
   /// Whether a kernel may be launched on a device, in a call on `stream`: it is tried if nobody
   /// knows yet. False, and nothing is said or kept, where that stream is captured: nothing can be
-  /// tried then. Thread-safe. Throws as KernelSet::get does.
+  /// tried then. Of processes that ask at once the first tries it and the others wait. Thread-safe.
+  /// Throws as KernelSet::get does.
   bool passed(const Trial& trial, int device, void* stream);
 
  private:
   std::filesystem::path folder_;
+  std::chrono::milliseconds longest_wait_;
   std::mutex mutex_;                                      // held while a kernel is tried
   std::map<std::pair<int, std::string>, bool> verdicts_;  // by device and kernel
 };

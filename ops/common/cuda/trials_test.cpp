@@ -1,19 +1,25 @@
 // Trials of kernels that only the emulator has run, against a fake libcuda.so.1 of an SM120: what
-// is launched and said where they pass, fail, or cannot be held. A verdict is of a process, so that
-// each process here is one of its own.
+// is launched and said where they pass, fail, cannot be held, or end their process. A verdict is of
+// a process, so that each process here is one of its own.
 #include "ops/common/cuda/trials.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "models/testing.h"
+#include "ops/gemm/cuda/trials.h"
+#include "runtime/files/file_lock.h"
 #include "tests/on_fake_driver.h"
 
 namespace blockscale {
@@ -63,6 +69,14 @@ class KernelTrials : public test::OnFakeDriver {
     fake_.milliseconds = [this, part](const test::FakeLaunch& launch) {
       const bool is_tried = !fake_.memory.empty() && launch.kernel.find(part) != std::string::npos;
       if (is_tried) fake_.memory.begin()->second.front() = {};
+      return 1;
+    };
+  }
+
+  /// Has `happen` happen where the kernel of few rows is first launched.
+  void at_its_launch(const std::function<void()>& happen) {
+    fake_.milliseconds = [happen](const test::FakeLaunch& launch) {
+      if (launch.kernel == kFewRows) happen();
       return 1;
     };
   }
@@ -172,6 +186,72 @@ TEST_F(KernelTrials, OneThatCannotBeHeldIsSaidAndNotKept) {
     EXPECT_THAT(said(), HasSubstr("cuMemAlloc_v2 failed with error 2"));
   });
   EXPECT_THAT(verdicts(), IsEmpty());
+  in_a_process([&] {  // something else has faulted before
+    fake_.failures["cuStreamSynchronize"] = 719;
+    EXPECT_THAT(launched_by_gemm(), testing::Contains(StartsWith("gemm_plain_")));
+    EXPECT_THAT(said(), HasSubstr("cuStreamSynchronize failed with error 719"));
+  });
+  EXPECT_THAT(verdicts(), IsEmpty());
+}
+
+TEST_F(KernelTrials, OneThatFaultsHasFailed) {
+  in_a_process([&] {
+    at_its_launch([&] { fake_.failures["cuStreamSynchronize"] = 719; });
+    (void)launched_by_gemm();
+    EXPECT_THAT(said(), HasSubstr("cuStreamSynchronize failed with error 719"));
+  });
+  in_a_process([&] {
+    EXPECT_THAT(launched_by_gemm(), ElementsAre(StartsWith("gemm_plain_")));
+    EXPECT_THAT(said(), HasSubstr("it failed its trial before"));
+  });
+}
+
+TEST_F(KernelTrials, OneAtWhoseTrialAProcessEndedHasFailed) {
+  in_a_process([&] {
+    at_its_launch([] { std::_Exit(0); });
+    (void)launched_by_gemm();
+    ADD_FAILURE() << "goes on";
+  });
+  ASSERT_EQ(verdicts().size(), 1u);
+  EXPECT_EQ(test::read_text(verdicts()[0]),
+            "trying gemm_few_rows_nvfp4_bf16_16_refilled on Fake H200 number 0\n");
+  for (int process = 0; process < 2; ++process) {
+    in_a_process([&] {
+      EXPECT_THAT(launched_by_gemm(), ElementsAre(StartsWith("gemm_plain_")));
+      EXPECT_THAT(said(), HasSubstr("a process ended at its trial; without " +
+                                    verdicts()[0].string() + " it is tried again"));
+      EXPECT_THAT(launched_by_gemm(), ElementsAre(StartsWith("gemm_plain_")));
+      EXPECT_EQ(said(), "");
+    });
+  }
+  std::filesystem::remove(verdicts()[0]);
+  in_a_process([&] { EXPECT_EQ(launched_by_gemm().size(), 3u); });
+}
+
+TEST_F(KernelTrials, OneProcessTriesAndOthersWaitForIt) {
+  using std::chrono::milliseconds;
+  in_a_process([&] { (void)launched_by_gemm(); });
+  ASSERT_EQ(verdicts().size(), 1u);
+  const std::string passed = test::read_text(verdicts()[0]);
+  test::write_text(verdicts()[0], "trying");
+  in_a_process([&] {
+    auto first = std::make_unique<runtime::FileLock>(verdicts()[0], milliseconds(0));
+    ASSERT_TRUE(first->is_held());
+    const auto trials = gemm_detail::trials_on(cuda::devices()[0]);
+    const auto few_rows = std::find_if(trials.begin(), trials.end(), [](const cuda::Trial& trial) {
+      return trial.kernels->spec(trial.kernel, 120).name == kFewRows;
+    });
+    ASSERT_NE(few_rows, trials.end());
+    EXPECT_FALSE(cuda::Trials(cache(), milliseconds(20)).passed(*few_rows, 0, nullptr));
+    EXPECT_THAT(said(), HasSubstr("another process is at its trial"));
+    std::thread other([&] {
+      std::this_thread::sleep_for(milliseconds(100));
+      test::write_text(verdicts()[0], passed);
+      first.reset();
+    });
+    EXPECT_THAT(launched_by_gemm(), ElementsAre(kFewRows));
+    other.join();
+  });
 }
 
 TEST_F(KernelTrials, LoadKernelsHoldsThem) {
