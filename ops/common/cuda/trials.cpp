@@ -20,11 +20,12 @@ namespace {
 
 constexpr const char *kPassed = "passed", *kFailed = "failed";  // first words of files
 
-/// Of a kernel's code, wherever it was compiled, on devices of a name.
-std::string file_name(const runtime::KernelSpec& spec, const Chip& chip) {
+/// Of a kernel's code, wherever it was compiled, and its use, on devices of a name.
+std::string file_name(const runtime::KernelSpec& spec, const Trial& trial, const Chip& chip) {
   const auto code = runtime::KernelStore::instance().image(spec).cubin;
-  return hexadecimal(runtime::Hasher().add(chip.name).add(runtime::hash_bytes(code)).finish()) +
-         ".trial";
+  runtime::Hasher hasher;
+  hasher.add(chip.name).add(runtime::hash_bytes(code)).add(trial.use);
+  return hexadecimal(hasher.finish()) + ".trial";
 }
 
 std::optional<bool> read_verdict(const std::filesystem::path& path) {
@@ -62,11 +63,12 @@ bool Trials::passed(const Trial& trial, int device, void* stream) {
   const Chip& chip = devices().at(static_cast<std::size_t>(device));
   const runtime::KernelSpec& spec = trial.kernels->spec(trial.kernel, chip.architecture);
   const std::lock_guard lock(mutex_);
-  const auto known = verdicts_.find({device, spec.name});
+  const std::string name = spec.name + trial.use;
+  const auto known = verdicts_.find({device, name});
   if (known != verdicts_.end()) return known->second;
 
   std::filesystem::path path;
-  if (!folder_.empty()) path = folder_ / file_name(spec, chip);
+  if (!folder_.empty()) path = folder_ / file_name(spec, trial, chip);
   std::optional<bool> verdict = read_verdict(path);
   std::string why = "it failed its trial before (" + path.string() + ")";
   if (!verdict) {
@@ -76,16 +78,16 @@ bool Trials::passed(const Trial& trial, int device, void* stream) {
     try {
       verdict = trial.agrees(trial.kernel);
       why = "its product of a trial has other bits than theirs";
-      write_verdict(path, *verdict, spec.name + " on " + chip.name);
+      write_verdict(path, *verdict, name + " on " + chip.name);
     } catch (const Error& error) {  // perhaps of the device, not of the kernel: not kept in a file
       verdict = false;
       why = error.what();
     }
   }
   if (!*verdict) {
-    spdlog::warn("plain kernels take the place of {} on {}: {}", spec.name, chip.name, why);
+    spdlog::warn("plain kernels take the place of {} on {}: {}", name, chip.name, why);
   }
-  return verdicts_[{device, spec.name}] = *verdict;
+  return verdicts_[{device, name}] = *verdict;
 }
 
 const Chip& plain_chip(int device) {
