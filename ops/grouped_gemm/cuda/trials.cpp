@@ -66,8 +66,8 @@ cuda::Trial trial_of_few_rows(std::size_t kernel) {
 TrialGroups trial_groups_of_block_scales(int kernel) {
   const gemm_detail::TrialProduct of_dense = gemm_detail::trial_product_of_block_scales(kernel);
   // The largest group has a tile that is full and one that is not, and all have on average as many
-  // rows as the kernel is for. More stages than the ring has are the dense product's.
-  return {of_dense.a, of_dense.b, kBlockScaledKernels[kernel].rows + 3, 40, 256, of_dense.b_layout};
+  // rows as the kernel is for. More stages than one are the dense product's.
+  return {of_dense.a, of_dense.b, kBlockScaledKernels[kernel].rows + 3, 40, 128, of_dense.b_layout};
 }
 
 cuda::Trial trial_of_block_scales(std::size_t kernel) {
