@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <new>
 #include <random>
 #include <vector>
 
@@ -97,6 +98,19 @@ inline std::uint32_t random_element(Random& random, Format format, InputFamily f
   }
   return encode(format, static_cast<float>(value));
 }
+
+/// Memory that begins where tensor copies read elements with gaps.
+template <class T>
+struct AlignedAllocator {
+  using value_type = T;
+  static constexpr std::align_val_t kAlignment{32};
+
+  T* allocate(std::size_t count) {
+    return static_cast<T*>(::operator new(count * sizeof(T), kAlignment));
+  }
+  void deallocate(T* memory, std::size_t) { ::operator delete(memory, kAlignment); }
+  friend bool operator==(const AlignedAllocator&, const AlignedAllocator&) = default;
+};
 
 struct OperandOptions {
   ScaleLayout layout = ScaleLayout::row_major;
@@ -198,7 +212,7 @@ class TestOperand {
     view_.scale_batch_stride = stride;
   }
 
-  std::vector<std::uint8_t> values_;
+  std::vector<std::uint8_t, AlignedAllocator<std::uint8_t>> values_;
   std::vector<std::uint8_t> scales_;
   std::vector<float> tensor_scales_;
   MutableScaledTensorView view_;

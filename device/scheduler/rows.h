@@ -71,4 +71,9 @@ struct MappedRows {
   }
 };
 
+/// The same of products that may have one B, and a gate then.
+struct MappedRowsOfAny : MappedRows {
+  static constexpr bool kGates = true;
+};
+
 }  // namespace blockscale

@@ -17,7 +17,8 @@
 // else what GroupedOrder has. BlockTiles is one door to both.
 //
 // A group has one matrix B. Where groups are matrices, there is nothing behind a group's last row;
-// where they are not, what lies there is another's.
+// where they are not, what lies there is another's. DenseOrGroupedOrder, which a launch makes one
+// or the other, says so by a function, groups_are_matrices().
 #pragma once
 
 #include "core/config.h"

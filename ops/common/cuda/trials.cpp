@@ -31,11 +31,12 @@ struct Verdict {
   std::string why;  // not
 };
 
-/// Of a kernel's code, wherever it was compiled, on devices of a name.
-std::string file_name(const runtime::KernelSpec& spec, const Chip& chip) {
+/// Of a kernel's code, wherever it was compiled, and its use, on devices of a name.
+std::string file_name(const runtime::KernelSpec& spec, const Trial& trial, const Chip& chip) {
   const auto code = runtime::KernelStore::instance().image(spec).cubin;
-  return hexadecimal(runtime::Hasher().add(chip.name).add(runtime::hash_bytes(code)).finish()) +
-         ".trial";
+  runtime::Hasher hasher;
+  hasher.add(chip.name).add(runtime::hash_bytes(code)).add(trial.use);
+  return hexadecimal(hasher.finish()) + ".trial";
 }
 
 std::optional<Verdict> verdict_of(std::string_view word, const std::filesystem::path& path) {
@@ -151,10 +152,12 @@ bool Trials::passed(const Trial& trial, int device, void* stream) {
   const Chip& chip = devices().at(static_cast<std::size_t>(device));
   const runtime::KernelSpec& spec = trial.kernels->spec(trial.kernel, chip.architecture);
   const std::lock_guard lock(mutex_);
-  const auto known = verdicts_.find({device, spec.name});
+  const std::string name = spec.name + trial.use;
+  const auto known = verdicts_.find({device, name});
   if (known != verdicts_.end()) return known->second;
 
-  const std::filesystem::path path = folder_.empty() ? folder_ : folder_ / file_name(spec, chip);
+  std::filesystem::path path;
+  if (!folder_.empty()) path = folder_ / file_name(spec, trial, chip);
   std::optional<Verdict> verdict = read_verdict(path);
   if (!verdict) {
     const DeviceScope scope(device);  // a thread may have no context, and no stream then
@@ -162,13 +165,12 @@ bool Trials::passed(const Trial& trial, int device, void* stream) {
     const runtime::RelaxedCapture relaxed(runtime::driver());
     VerdictFile file(path, longest_wait_);
     verdict = file.read();
-    if (!verdict) verdict = verdict_on(trial, spec.name + " on " + chip.name, file);
+    if (!verdict) verdict = verdict_on(trial, name + " on " + chip.name, file);
   }
   if (!verdict->passed) {
-    spdlog::warn("plain kernels take the place of {} on {}: {}", spec.name, chip.name,
-                 verdict->why);
+    spdlog::warn("plain kernels take the place of {} on {}: {}", name, chip.name, verdict->why);
   }
-  return verdicts_[{device, spec.name}] = verdict->passed;
+  return verdicts_[{device, name}] = verdict->passed;
 }
 
 const Chip& plain_chip(int device) {

@@ -29,6 +29,8 @@ struct Trial {
   /// Whether it gives on the current device what the plain one does. Takes memory of the device,
   /// and waits.
   bool (*agrees)(std::size_t kernel) = nullptr;
+  /// What it is tried for, of a kernel that has several uses: each has a trial and a verdict.
+  const char* use = "";
 };
 
 class Trials {
@@ -54,7 +56,7 @@ class Trials {
   std::filesystem::path folder_;
   std::chrono::milliseconds longest_wait_;
   std::mutex mutex_;                                      // held while a kernel is tried
-  std::map<std::pair<int, std::string>, bool> verdicts_;  // by device and kernel
+  std::map<std::pair<int, std::string>, bool> verdicts_;  // by device, kernel and its use
 };
 
 /// A device as one of plain kernels alone.

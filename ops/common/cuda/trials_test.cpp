@@ -257,13 +257,39 @@ TEST_F(KernelTrials, OneProcessTriesAndOthersWaitForIt) {
 TEST_F(KernelTrials, LoadKernelsHoldsThem) {
   in_a_process([&] {
     EXPECT_EQ(launched([] { cuda::load_kernels(KernelsOf::quantize); }).size(), 0u);
-    EXPECT_EQ(launched([] { cuda::load_kernels(KernelsOf::gemm); }).size(), 36u);
-    EXPECT_EQ(launched([] { cuda::load_kernels(KernelsOf::all); }).size(), 8u);
+    // Of few rows, of block scales and of their groups, each beside a plain kernel.
+    EXPECT_EQ(launched([] { cuda::load_kernels(KernelsOf::gemm); }).size(), 2u * (4 + 14 + 14));
+    EXPECT_EQ(launched([] { cuda::load_kernels(KernelsOf::all); }).size(), 2u * 4);
     EXPECT_EQ(launched([] { cuda::load_kernels(KernelsOf::all); }).size(), 0u);
     fake_.capturing = &fake_;
     EXPECT_THAT(launched_by_gemm(&fake_), ElementsAre(kFewRows));
   });
-  EXPECT_EQ(verdicts().size(), 22u);
+  EXPECT_EQ(verdicts().size(), 36u);
+}
+
+/// A kernel that groups use too may fail that alone.
+TEST_F(KernelTrials, EachUseOfAKernelHasAVerdict) {
+  in_a_process([&] {
+    GemmArguments x;
+    x.a = operand(Recipe::fp8_row, 4, 0);
+    x.b = operand(Recipe::fp8_row, 64, 2);
+    x.d = {memory(4), Format::bf16, 4, 64};
+    GroupedGemmArguments groups;
+    groups.a = x.a;
+    groups.b = x.b;
+    groups.b.batch = 4;
+    groups.d = x.d;
+    groups.offsets = reinterpret_cast<const std::int32_t*>(memory(5));
+    const auto kernel = StartsWith("gemm_block_scaled_fp8_fp8_32x128");
+    EXPECT_EQ(launched([&] { cuda::gemm(x); }).size(), 2u * 2 + 1);
+    spoil("block_scaled");
+    EXPECT_THAT(
+        launched([&] { cuda::grouped_gemm(groups); }),
+        ElementsAre(kernel, StartsWith("grouped_gemm_plain_"), StartsWith("grouped_gemm_plain_")));
+    EXPECT_THAT(said(), HasSubstr("place of gemm_block_scaled_fp8_fp8_32x128 for groups"));
+    EXPECT_THAT(launched([&] { cuda::gemm(x); }), ElementsAre(kernel));
+  });
+  EXPECT_EQ(verdicts().size(), 3u);
 }
 
 TEST_F(KernelTrials, HopperHasNone) {

@@ -9,6 +9,7 @@
 #include "blockscale/cuda.h"
 #include "ops/common/cuda/call.h"
 #include "ops/common/regions.h"
+#include "ops/gemm/cuda/launch.h"
 #include "ops/grouped_gemm/call_memory.h"
 #include "ops/grouped_gemm/check.h"
 #include "ops/grouped_gemm/cuda/specs.h"
@@ -107,7 +108,9 @@ void find_tensor_maps(GroupedPlan& plan) {
 void launch_steps(const GroupedPlan& plan, const cuda::Execution& execution) {
   for_each_launch(plan, [&](const auto& part) {
     if constexpr (std::is_same_v<decltype(part), const GroupedStep&>) {
-      const runtime::Kernel& kernel = kernels().get(part.kernel, plan.architecture);
+      const bool is_of_dense = std::holds_alternative<BlockScaledParams>(part.params);
+      runtime::KernelSet& set = is_of_dense ? gemm_detail::block_scaled_kernels() : kernels();
+      const runtime::Kernel& kernel = set.get(part.kernel, plan.architecture);
       std::visit([&](const auto& params) { cuda::launch(kernel, part.shape, execution, params); },
                  part.params);
     } else {

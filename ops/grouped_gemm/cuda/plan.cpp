@@ -9,11 +9,14 @@
 #include "ops/gemm/cuda/plan.h"
 #include "ops/gemm/cuda/problem.h"
 #include "ops/gemm/cuda/quantize.h"
+#include "ops/gemm/cuda/sm120/block_scaled_plan.h"
 #include "ops/gemm/cuda/sm90/fp8_launch.h"
 #include "ops/gemm/cuda/specs.h"
 #include "ops/gemm/cuda/tensor_maps.h"
 #include "ops/gemm/cuda/transform.h"
 #include "ops/gemm/validate.h"
+#include "ops/grouped_gemm/cuda/block_scaled_plan.h"
+#include "ops/grouped_gemm/cuda/copy_rows.h"
 #include "ops/grouped_gemm/cuda/fp4_plan.h"
 #include "ops/grouped_gemm/cuda/specs.h"
 #include "ops/grouped_gemm/cuda/tiles.h"
@@ -271,50 +274,17 @@ GroupedStep transform_step(const GroupedGemmArguments& x, const float* numbers,
   return step;
 }
 
-/// A tensor as the kernel that copies rows takes it.
-template <class View>
-TensorRows rows_of(const View& x, const ScaleMatrix& scales) {
-  TensorRows rows;
-  rows.values = static_cast<std::uint8_t*>(const_cast<void*>(static_cast<const void*>(x.values)));
-  rows.row_stride = x.value_row_stride;
-  rows.batch_stride = x.batch > 1 ? x.value_batch_stride : 0;
-  rows.scales = scales;
-  return rows;
-}
-
-/// The rows of groups, from one tensor to another; `order` is of tiles of one row.
-GroupedStep copy_rows_step(const GroupedGemmArguments& x, const TensorRows& from,
-                           const TensorRows& to, std::int64_t row_bytes, const cuda::Chip& chip) {
-  constexpr std::int64_t kBlocks = 16;  // of a multiprocessor
-  GroupedStep step;
-  step.kernel = copy_rows_kernel_index();
-  CopyRowsParams& p = step.params.emplace<CopyRowsParams>();
-  p.from = from;
-  p.to = to;
-  p.row_bytes = static_cast<std::uint32_t>(row_bytes);
-  const auto begins = [](const TensorRows& rows) {
-    return (reinterpret_cast<std::uintptr_t>(rows.values) |
-            static_cast<std::uintptr_t>(rows.row_stride) |
-            static_cast<std::uintptr_t>(rows.batch_stride)) %
-               16 ==
-           0;
-  };
-  p.vectors = begins(from) && begins(to) && row_bytes % 16 == 0;
-  const Tiles tiles = tiles_of(x, 1, 1, 1);
-  p.order = tiles.order;
-  step.shape.grid = {blocks_for(tiles.most, kBlocks, chip)};
-  step.shape.block = {kCopyRowsThreads};
-  step.shape.dynamic_shared_bytes = tiles.order.shared_bytes();
-  step.shape.programmatic_dependent_launch = true;
-  set_tiles(step, tiles, 1, static_cast<int>(x.a.k));
-  return step;
-}
-
 /// Memory of a plan's workspace, whose bytes it counts.
 void* take(GroupedPlan& plan, void* workspace, std::int64_t bytes) {
   void* const at = byte_at(workspace, plan.workspace_bytes);
   plan.workspace_bytes += ceil_div(bytes, std::int64_t{16}) * 16;
   return at;
+}
+
+/// Where tensor copies bring rows of A.
+std::optional<GroupedStep> tiles_step(const GroupedGemmArguments& x, const cuda::Chip& chip) {
+  if (const auto fp4 = fp4_tiles_step(x, chip)) return fp4;
+  return block_scaled_step(x, chip);
 }
 
 /// Adds the steps of a product that is stored as it is.
@@ -326,27 +296,20 @@ void add_product(GroupedPlan& plan, const GroupedGemmArguments& x, const cuda::C
     throw Error(ErrorCode::unsupported, "entries", "has no kernel of few rows here");
   }
   if (takes_fp8(x, chip)) return plan.steps.push_back(fp8_step_of(x, chip));
-  GroupedGemmArguments in_place = x;
-  if (x.index != nullptr) {
-    constexpr std::int64_t kAlignment = 128;  // of rows that tensor copies bring fast
-    const std::int64_t bytes = row_bytes(x.a.recipe, x.a.k);
-    in_place.index = nullptr;
-    in_place.a.rows = x.rows;
-    in_place.a.value_row_stride = ceil_div(bytes, kAlignment) * kAlignment;
-    in_place.a.values = nullptr;
+  if (x.index == nullptr) {
+    const auto tiles = tiles_step(x, chip);
+    return plan.steps.push_back(tiles ? *tiles : plain_step_of(x, chip));
   }
-  auto fp4 = fp4_tiles_step(in_place, chip);
-  if (!fp4) return plan.steps.push_back(plain_step_of(x, chip));
-  if (x.index != nullptr) {
-    in_place.a.values = take(plan, workspace, x.rows * in_place.a.value_row_stride);
-    fp4->maps[static_cast<std::size_t>(Fp4TilesMap::a)].address =
-        reinterpret_cast<std::uintptr_t>(in_place.a.values);
-    GroupedStep gather = copy_rows_step(x, rows_of(x.a, {}), rows_of(in_place.a, {}),
-                                        row_bytes(x.a.recipe, x.a.k), chip);
-    std::get<CopyRowsParams>(gather.params).source = source_of(x);
-    plan.steps.push_back(gather);
+  GroupedGemmArguments in_place = with_rows_in_place(x);
+  if (!can_copy_rows(x.a) || !tiles_step(in_place, chip)) {
+    return plan.steps.push_back(plain_step_of(x, chip));
   }
-  plan.steps.push_back(*fp4);
+  ScaledTensorView& a = in_place.a;
+  a.values = take(plan, workspace, a.rows * a.value_row_stride);
+  if (!is_plain(a.recipe)) a.scales = take(plan, workspace, bytes_of_row_scales(a));
+  plan.steps.push_back(gather_step(x, a, chip));
+  // None in a workspace that is not aligned, which calls refuse.
+  if (const auto tiles = tiles_step(in_place, chip)) plan.steps.push_back(*tiles);
 }
 
 /// Where no epilogue quantizes: D in f32 in the workspace, then all rows as one tensor, there too
@@ -488,6 +451,13 @@ std::string text_of(const Fp4FewRowsParams& p) {
   return text_of(p.order) + ", " + text_of_fp4_division(p) +
          (p.source.index != nullptr ? ", A gathered" : "");
 }
+std::string text_of(const BlockScaledParams& p) {
+  return text_of(p.order.grouped) + ", " + text_of_block_scaled(p) + "; " +
+         std::to_string(p.stages) + " stages" +
+         (!p.epilogue.d.chunks          ? ""
+          : p.order.grouped.map.moves() ? ", rows moved in chunks of 16 bytes"
+                                        : ", stored as boxes but for last rows");
+}
 std::string text_of(const PlainGroupedParams& p) {
   return text_of(p.order) + ", " + std::to_string(p.stages) + " stages" +
          (p.a_index != nullptr ? ", A gathered" : "");
@@ -506,8 +476,12 @@ std::string text_of(const CopyRowsParams& p) {
 }  // namespace
 
 std::string GroupedStep::str() const {
-  return kernel_name(kernel) + ": at most " + std::to_string(most_tiles) + " tiles of " +
-         std::to_string(rows) + " x " + std::to_string(columns) +
+  const std::string name =
+      std::holds_alternative<BlockScaledParams>(params)
+          ? block_scaled_kernel_name(kBlockScaledKernels[static_cast<int>(kernel)])
+          : kernel_name(kernel);
+  return name + ": at most " + std::to_string(most_tiles) + " tiles of " + std::to_string(rows) +
+         " x " + std::to_string(columns) +
          std::visit([](const auto& p) { return text_of(p); }, params) + "; " +
          std::to_string(product(shape.grid)) + " x " + std::to_string(shape.block.x) +
          " threads, " + std::to_string(shape.dynamic_shared_bytes) + " bytes shared\n";
@@ -520,6 +494,7 @@ GemmPath GroupedStep::path() const {
   }
   if (std::holds_alternative<Fp4FewRowsParams>(params)) return GemmPath::fp4_few_rows;
   if (std::holds_alternative<Fp4GroupedParams>(params)) return GemmPath::sm90_fp4_tiles;
+  if (std::holds_alternative<BlockScaledParams>(params)) return GemmPath::sm120_block_scaled;
   return GemmPath::plain;
 }
 

@@ -15,6 +15,7 @@
 #include "blockscale/grouped_gemm.h"
 #include "core/launch_shape.h"
 #include "ops/gemm/cuda/tensor_maps.h"
+#include "ops/gemm/kernels/sm120/block_scaled_params.h"
 #include "ops/gemm/path.h"
 #include "ops/grouped_gemm/kernels/copy_rows.cuh"
 #include "ops/grouped_gemm/kernels/fp4_few_rows.cuh"
@@ -27,12 +28,14 @@
 
 namespace blockscale::grouped_gemm_detail {
 
-/// One launch: a kernel of kernel_specs() with the parameters of its family.
+/// One launch: a kernel of kernel_specs() with the parameters of its family, or one of dense
+/// products that takes groups too, kBlockScaledKernels.
 struct GroupedStep {
   std::size_t kernel = 0;
   LaunchShape shape;
   std::variant<Fp8GroupedParams, Fp8FewRowsParams, Fp4GroupedParams, Fp4FewRowsParams,
-               PlainGroupedParams, PlainKGroupedParams, GroupedTransformParams, CopyRowsParams>
+               BlockScaledParams, PlainGroupedParams, PlainKGroupedParams, GroupedTransformParams,
+               CopyRowsParams>
       params;                               // but for the tensor maps
   gemm_detail::TensorMapDescriptions maps;  // of params.maps
   std::int64_t most_tiles = 0;              // that there can be

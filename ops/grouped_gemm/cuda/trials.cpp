@@ -15,6 +15,10 @@ bool few_rows_agree(std::size_t kernel) {
       trial_groups_of_few_rows(static_cast<int>(kernel - fp4_few_rows_kernel(0))));
 }
 
+bool block_scales_agree(std::size_t kernel) {
+  return agrees_with_plain(trial_groups_of_block_scales(static_cast<int>(kernel)));
+}
+
 }  // namespace
 
 std::vector<std::int32_t> offsets_of(const TrialGroups& groups) {
@@ -25,7 +29,7 @@ bool agrees_with_plain(const TrialGroups& of) {
   const std::vector<std::int32_t> offsets = offsets_of(of);
   const std::int64_t rows = offsets.back(), groups = std::ssize(offsets) - 1;
   const ScaledTensor a = gemm_detail::trial_operand(of.a, rows, of.k, 1);
-  const ScaledTensor b = gemm_detail::trial_operand(of.b, of.columns, of.k, 2, groups);
+  const ScaledTensor b = gemm_detail::trial_operand(of.b, of.columns, of.k, 2, groups, of.b_layout);
   std::vector<float> d(static_cast<std::size_t>(rows * of.columns));
   GroupedGemmArguments host;
   host.a = a.view();
@@ -38,6 +42,9 @@ bool agrees_with_plain(const TrialGroups& of) {
   const auto result = [&] {
     return memory.result_of([&](const GroupedGemmArguments& x, const cuda::Execution& execution) {
       GroupedPlan plan = plan_grouped(x, chip);
+      if (!chip.plain_only && plan.path() == gemm_detail::GemmPath::plain) {
+        throw Error(ErrorCode::unsupported, "kernel", "does not take the groups of its trial");
+      }
       find_tensor_maps(plan);
       launch_steps(plan, execution);
     });
@@ -56,12 +63,26 @@ cuda::Trial trial_of_few_rows(std::size_t kernel) {
   return {&kernels(), kernel, few_rows_agree};
 }
 
+TrialGroups trial_groups_of_block_scales(int kernel) {
+  const gemm_detail::TrialProduct of_dense = gemm_detail::trial_product_of_block_scales(kernel);
+  // The largest group has a tile that is full and one that is not, and all have on average as many
+  // rows as the kernel is for. More stages than one are the dense product's.
+  return {of_dense.a, of_dense.b, kBlockScaledKernels[kernel].rows + 3, 40, 128, of_dense.b_layout};
+}
+
+cuda::Trial trial_of_block_scales(std::size_t kernel) {
+  return {&gemm_detail::block_scaled_kernels(), kernel, block_scales_agree, " for groups"};
+}
+
 std::vector<cuda::Trial> trials_on(const cuda::Chip& chip) {
   std::vector<cuda::Trial> trials;
   for (int i = 0; i < kFp4GroupedKernels.kCount && gemm_detail::is_sm120(chip); ++i) {
     if (kFp4GroupedKernels[i].is_pair_of_sm120()) {
       trials.push_back(trial_of_few_rows(fp4_few_rows_kernel(i)));
     }
+  }
+  for (std::size_t i = 0; i < kBlockScaledKernels.kCount && gemm_detail::is_sm120(chip); ++i) {
+    trials.push_back(trial_of_block_scales(i));
   }
   return trials;
 }

@@ -9,6 +9,7 @@
 
 #include "blockscale/grouped_gemm.h"
 #include "ops/common/cuda/trials.h"
+#include "ops/gemm/cuda/trials.h"
 #include "ops/grouped_gemm/cuda/plan.h"
 
 namespace blockscale::grouped_gemm_detail {
@@ -19,6 +20,7 @@ struct TrialGroups {
   Recipe a = Recipe::bf16, b = Recipe::nvfp4;
   std::int32_t rows = 1;  // of the largest group
   std::int64_t columns = 1, k = 1;
+  ScaleLayout b_layout = ScaleLayout::row_major;
 };
 
 /// Of its groups: of one row, of none, of the largest, of three.
@@ -31,12 +33,23 @@ bool agrees_with_plain(const TrialGroups& groups);
 TrialGroups trial_groups_of_few_rows(int kernel);
 cuda::Trial trial_of_few_rows(std::size_t kernel);
 
+/// `kernel` of kBlockScaledKernels, as products of groups use it: beside gemm's trial of it.
+TrialGroups trial_groups_of_block_scales(int kernel);
+cuda::Trial trial_of_block_scales(std::size_t kernel);
+
 /// visit(trial) of what a plan launches for a chip that nothing has run on.
 template <class Visit>
 void for_each_trial(const GroupedPlan& plan, const Visit& visit) {
   for (const GroupedStep& step : plan.steps) {
     if (std::holds_alternative<Fp4FewRowsParams>(step.params)) {
       visit(trial_of_few_rows(step.kernel));
+    } else if (std::holds_alternative<BlockScaledParams>(step.params)) {
+      // Both kernels of the pair: a row's bits do not depend on the number of rows.
+      const std::size_t first = step.kernel / 2 * 2;
+      for (const std::size_t kernel : {first, first + 1}) {
+        visit(gemm_detail::trial_of_block_scales(kernel));
+        visit(trial_of_block_scales(kernel));
+      }
     }
   }
 }

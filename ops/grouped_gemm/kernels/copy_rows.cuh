@@ -26,7 +26,7 @@ struct TensorRows {
 
 struct CopyRowsParams {
   TensorRows from, to;  // scales of one layout and type, and of single rows
-  SourceRows source;    // which rows of `from`; with an index, there are no scales
+  SourceRows source;    // which rows of `from`
   uint32_t row_bytes = 0;
   bool vectors = false;  // rows of both begin at multiples of 16 bytes and have whole ones
   GroupedOrder order;    // of tiles of one row
@@ -43,6 +43,13 @@ BLOCKSCALE_DEVICE void copy_values(const uint8_t* from, uint8_t* to, uint32_t by
     if (exists) value = ptx::ld_global(reinterpret_cast<const T*>(from + at));
     ptx::st_global(reinterpret_cast<T*>(to + at), value);
   }
+}
+
+template <class T>
+BLOCKSCALE_DEVICE void copy_scale(const CopyRowsParams& p, int64_t from, int64_t to, bool exists) {
+  T scale = 0;
+  if (exists) scale = ptx::ld_global(reinterpret_cast<const T*>(p.from.scales.data) + from);
+  ptx::st_global(reinterpret_cast<T*>(p.to.scales.data) + to, scale);
 }
 
 }  // namespace copy_rows
@@ -68,16 +75,14 @@ BLOCKSCALE_DEVICE void copy_rows_kernel(const CopyRowsParams& p) {
     }
     BLOCKSCALE_NO_UNROLL
     for (uint32_t column = ptx::tid_x(); column < p.to.scales.columns; column += kCopyRowsThreads) {
-      const auto place_in = [&](const ScaleMatrix& m) {
-        return matrix * m.batch_stride + scale_offset(m.layout, row, column, m.leading_stride);
+      const auto place_in = [&](const ScaleMatrix& m, uint32_t of) {
+        return matrix * m.batch_stride + scale_offset(m.layout, of, column, m.leading_stride);
       };
-      const int64_t of_from = place_in(p.from.scales), of_to = place_in(p.to.scales);
+      const int64_t of_from = place_in(p.from.scales, source), of_to = place_in(p.to.scales, row);
       if (p.to.scales.bytes) {
-        ptx::st_global(p.to.scales.data + of_to, ptx::ld_global(p.from.scales.data + of_from));
+        copy_rows::copy_scale<uint8_t>(p, of_from, of_to, exists);
       } else {
-        ptx::st_global(
-            reinterpret_cast<uint32_t*>(p.to.scales.data) + of_to,
-            ptx::ld_global(reinterpret_cast<const uint32_t*>(p.from.scales.data) + of_from));
+        copy_rows::copy_scale<uint32_t>(p, of_from, of_to, exists);
       }
     }
   }

@@ -5,9 +5,14 @@
 #include <type_traits>
 #include <variant>
 
+#include "ops/gemm/test/emulation.h"
 #include "ops/quantize/test/emulation.h"
 
 namespace blockscale::test {
+
+void run_grouped_kernel(std::size_t kernel, const BlockScaledParams& params) {
+  run_kernel(kernel, params);
+}
 
 void run_grouped_kernel(std::size_t, const GroupedTransformParams& params) {
   grouped_transform_kernel(params);

@@ -15,6 +15,7 @@ void run_grouped_kernel(std::size_t kernel, const Fp8GroupedParams& params);
 void run_grouped_kernel(std::size_t kernel, const Fp8FewRowsParams& params);
 void run_grouped_kernel(std::size_t kernel, const Fp4GroupedParams& params);
 void run_grouped_kernel(std::size_t kernel, const Fp4FewRowsParams& params);
+void run_grouped_kernel(std::size_t kernel, const BlockScaledParams& params);
 void run_grouped_kernel(std::size_t kernel, const PlainGroupedParams& params);
 void run_grouped_kernel(std::size_t kernel, const PlainKGroupedParams& params);
 void run_grouped_kernel(std::size_t kernel, const GroupedTransformParams& params);

@@ -158,6 +158,47 @@ TEST(GroupedPlan, FewRowsOfFp4) {
               HasSubstr("grouped_gemm_tiles_mxfp4_bf16_64x128:"));
 }
 
+/// By the kernels of dense products, or by plain ones, which have what those lack.
+TEST(GroupedPlan, BlockScaledOnSm120) {
+  const cuda::Chip& chip = cuda::chip_named("RTX 5090");
+  const auto text = [&](std::int64_t groups, std::int64_t rows, Recipe a, Recipe b) {
+    return cuda::describe_grouped_gemm(
+        imagined_grouped_gemm(groups, rows, 4096, 2048, a, b, Format::bf16), chip);
+  };
+  EXPECT_EQ(text(8, 4096, Recipe::nvfp4, Recipe::nvfp4),
+            "gemm_block_scaled_nvfp4_nvfp4_128x128: at most 1280 tiles of 128 x 128, 16 rows of "
+            "them in a band, 16 stages of 128 of K; A's scales by words, B's by words; 4 stages, "
+            "stored as boxes but for last rows; 170 x 288 threads, 91136 bytes shared\n"
+            "workspace 0 bytes\n"
+            "kernels for compute capability 12.0: compiled and emulated, never run on silicon\n");
+  using R = Recipe;
+  for (const auto& [a, b] : {std::pair{R::mxfp4, R::mxfp4},
+                             {R::mxfp8_e4m3, R::mxfp8_e4m3},
+                             {R::mxfp8_e4m3, R::mxfp6_e3m2},
+                             {R::fp8_row, R::fp8_row}}) {
+    EXPECT_THAT(text(65535, 65536, a, b), HasSubstr("_32x128: at most"));
+  }
+  GroupedCase of = {.rows = {40, 0, 9}, .k = 256, .gathered = true};
+  EXPECT_THAT(plan_text(of, chip),
+              ::testing::AllOf(HasSubstr("those of groups gathered to the workspace"),
+                               HasSubstr("gemm_block_scaled_fp8_fp8_32x128:")));
+  const auto expect_plain = [&](const GroupedCase& other) {
+    EXPECT_THAT(plan_text(other, chip), HasSubstr("grouped_gemm_plain_"));
+  };
+  of.a = R::fp8_32x128;  // rows share scales
+  expect_plain(of);
+  of.gathered = false;
+  EXPECT_THAT(plan_text(of, chip), HasSubstr("gemm_block_scaled_fp8_fp8_32x128:"));
+  of.b = R::fp8_64x128;
+  expect_plain(of);
+  of.a = of.b = R::nvfp4;
+  of.k = 96;  // scales that lie by no four
+  expect_plain(of);
+  of.layout = ScaleLayout::mn_major;
+  of.k = 256;
+  expect_plain(of);
+}
+
 TEST(GroupedPlan, TilesAreThoseOfTheRowsThatAreExpected) {
   Random random(1);
   for (const bool masked : {false, true}) {

@@ -157,6 +157,27 @@ TEST(EmulatedMoe, FewEntriesAreNotSorted) {
   check_few<Fp4FewRowsParams>(of, Gather::entries, test::sm120_of(3));
 }
 
+// Both products by the kernels of products that take scales: rows of FP8 come quantized, those of
+// MX are gathered with their scales.
+TEST(EmulatedMoe, BlockScaledOnSm120) {
+  const cuda::Chip chip = test::sm120_of(3);
+  LayerCase of = {.tokens = 11, .hidden = 256, .inner = 256, .shared = 1, .residual = true};
+  for (const auto& [weights, activations] :
+       {std::pair{Recipe::fp8_128x128, Recipe::fp8_1x128}, {Recipe::mxfp4, Recipe::mxfp8_e4m3}}) {
+    of.w13 = of.w2 = weights;
+    of.activations = activations;
+    Random random(2);
+    LayerProblem problem(random, of);
+    const MoeArguments x = moe_detail::validated(problem.arguments(), {});
+    const MoePlan plan = moe_detail::plan_moe(x, moe_detail::parts_of(x, {}, chip), chip);
+    for (const auto* const product : {&plan.parts.at(0).up, &plan.parts.at(0).down}) {
+      EXPECT_EQ(product->path(), GemmPath::sm120_block_scaled) << product->str();
+    }
+    check(of, emulator::random_order(1), chip);
+    of.routing = Routing::half_of_it;
+  }
+}
+
 TEST(EmulatedMoe, KindsOfWeight) {
   for (const Recipe recipe : {Recipe::fp8_tensor, Recipe::fp8_row, Recipe::fp8_1x128,
                               Recipe::fp8_128x128_ue8m0, Recipe::nvfp4, Recipe::mxfp4}) {

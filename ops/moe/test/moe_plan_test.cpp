@@ -53,6 +53,18 @@ TEST(MoePlan, OnSm120FewRowsReadFp4WeightsOnce) {
   EXPECT_THAT(text, Not(HasSubstr("plain")));
 }
 
+TEST(MoePlan, OnSm120KernelsThatTakeScalesTakeBothProducts) {
+  LayerCase of = {.hidden = 256, .inner = 256};
+  const std::string fp8 = plan_text(of, "RTX 5090");
+  EXPECT_THAT(fp8, HasSubstr("quantize_gathered_fp8_e4m3_128_bf16"));
+  of.w13 = of.w2 = Recipe::mxfp4;
+  of.activations = Recipe::mxfp8_e4m3;
+  const std::string mx = plan_text(of, "RTX 5090");
+  EXPECT_THAT(mx, HasSubstr("those of groups gathered to the workspace"));
+  EXPECT_THAT(mx, HasSubstr("gemm_block_scaled_mxfp8_e4m3_mxfp4_32x128: "));
+  for (const std::string& text : {fp8, mx}) EXPECT_THAT(text, Not(HasSubstr("plain")));
+}
+
 TEST(MoePlan, TheFirstProductGathersWhatNoQuantizerDoes) {
   EXPECT_THAT(plan_text({.x = Recipe::fp8_1x128, .hidden = 256}), HasSubstr("A gathered"));
   EXPECT_THAT(plan_text({.activations = Recipe::bf16}), HasSubstr("A gathered"));

@@ -57,8 +57,13 @@ bool has_tile_scales(const GemmArguments& x) {
          b.block_rows % static_cast<int>(kColumns) == 0;
 }
 
+/// Of any scales, in any stage. Those that hold for all of K are not brought.
+bool copies_words(const BlockScaledParams& p) {
+  return p.a_scales.at.data != nullptr &&
+         (!p.a_scales.atoms || !p.b_scales.atoms || p.whole_stages != p.k_stages);
+}
+
 BlockScaledParams params_of(const GemmArguments& x, const BlockScaledConfig& config) {
-  constexpr std::int64_t kBandRows = 2048;  // of A, of tiles that follow each other
   const std::int64_t k_blocks = scale_grid(x.a.recipe, x.a.rows, x.a.k).columns;
   BlockScaledParams p;
   p.a_scales.at = scales_of_operand(x.a);
@@ -75,21 +80,22 @@ BlockScaledParams params_of(const GemmArguments& x, const BlockScaledConfig& con
   p.whole_stages = static_cast<std::uint32_t>(x.a.k / kStageK);
   p.scale_blocks =
       static_cast<std::uint32_t>(has_f32_scales(config) ? std::int64_t{p.k_stages} : k_blocks);
-  p.copies_words = p.a_scales.at.data != nullptr &&
-                   (!p.a_scales.atoms || !p.b_scales.atoms || p.whole_stages != p.k_stages);
+  p.copies_words = copies_words(p);
   const auto rows = static_cast<std::int64_t>(config.rows);
-  p.order = DenseOrder(static_cast<std::uint32_t>(ceil_div(x.d.rows, rows)),
-                       static_cast<std::uint32_t>(ceil_div(x.d.columns, std::int64_t{kColumns})),
-                       static_cast<std::uint32_t>(x.d.batch),
-                       static_cast<std::uint32_t>(kBandRows / rows),
-                       static_cast<std::uint32_t>(x.d.rows));
+  p.order.dense =
+      DenseOrder(static_cast<std::uint32_t>(ceil_div(x.d.rows, rows)),
+                 static_cast<std::uint32_t>(ceil_div(x.d.columns, std::int64_t{kColumns})),
+                 static_cast<std::uint32_t>(x.d.batch), block_scaled_band_rows(config.rows),
+                 static_cast<std::uint32_t>(x.d.rows));
   return p;
 }
 
-/// As many as a multiprocessor's shared memory has room for: two at least.
-std::optional<std::uint32_t> stages_of(const cuda::Chip& chip, const BlockScaledConfig& config) {
+/// As many as a multiprocessor's shared memory has room for beside what the order asks for: two at
+/// least.
+std::optional<std::uint32_t> stages_of(const cuda::Chip& chip, const BlockScaledConfig& config,
+                                       std::uint32_t order_bytes) {
   for (std::uint32_t stages = kBlockScaledMostStages; stages >= 2; --stages) {
-    if (memory_of(config, stages).total <= chip.shared_bytes) return stages;
+    if (memory_of(config, stages).total + order_bytes <= chip.shared_bytes) return stages;
   }
   return std::nullopt;
 }
@@ -114,15 +120,25 @@ bool takes_block_scaled(const GemmArguments& x, const cuda::Chip& chip) {
              kMostElements / x.d.batch;
 }
 
+int block_scaled_rows_for(std::int64_t rows) {
+  return rows <= kBlockScaledRows[0] ? kBlockScaledRows[0] : kBlockScaledRows[1];
+}
+
+std::uint32_t block_scaled_band_rows(int rows) {
+  constexpr int kBandRows = 2048;  // of A, of tiles that follow each other
+  return static_cast<std::uint32_t>(kBandRows / rows);
+}
+
 std::optional<BlockScaledPlan> plan_block_scaled(const GemmArguments& x, const cuda::Chip& chip,
-                                                 std::optional<int> rows) {
+                                                 std::optional<int> rows,
+                                                 std::uint32_t order_bytes) {
   if (x.quantized || !takes_block_scaled(x, chip)) return std::nullopt;
-  if (!rows) rows = x.d.rows <= kBlockScaledRows[0] ? kBlockScaledRows[0] : kBlockScaledRows[1];
+  if (!rows) rows = block_scaled_rows_for(x.d.rows);
   BlockScaledPlan plan;
   plan.kernel = kBlockScaledKernels.find(x.a.recipe, x.b.recipe, *rows);
   if (plan.kernel < 0) return std::nullopt;
   const BlockScaledConfig config = kBlockScaledKernels[plan.kernel];
-  const std::optional<std::uint32_t> stages = stages_of(chip, config);
+  const std::optional<std::uint32_t> stages = stages_of(chip, config, order_bytes);
   if (!stages) return std::nullopt;
   plan.architecture = chip.architecture;
   plan.params = params_of(x, config);
@@ -137,11 +153,17 @@ std::optional<BlockScaledPlan> plan_block_scaled(const GemmArguments& x, const c
     map(BlockScaledMap::d) = map_of_results(x.d, store_bytes_of(config));
   }
   const auto places = static_cast<std::uint32_t>(chip.multiprocessors);
-  plan.shape.grid = {std::min(plan.params.order.tiles, places)};
+  plan.shape.grid = {std::min(plan.params.order.dense.tiles, places)};
   plan.shape.block = {block_scaled::kThreads};
-  plan.shape.dynamic_shared_bytes = memory_of(config, *stages).total;
+  plan.shape.dynamic_shared_bytes = memory_of(config, *stages).total + order_bytes;
   plan.shape.programmatic_dependent_launch = true;
   return plan;
+}
+
+void set_groups(BlockScaledParams& p, const GroupedOrder& order) {
+  p.order.grouped = order;
+  p.a_scales.atoms = p.a_scales.atoms && order.groups.are_matrices();
+  p.copies_words = copies_words(p);
 }
 
 std::string block_scaled_kernel_name(const BlockScaledConfig& c) {
@@ -153,19 +175,23 @@ std::string block_scaled_kernel_name(const BlockScaledConfig& c) {
          std::to_string(kColumns);
 }
 
-std::string BlockScaledPlan::str() const {
-  const BlockScaledParams& p = params;
-  const BlockScaledConfig config = kBlockScaledKernels[kernel];
+std::string text_of_block_scaled(const BlockScaledParams& p) {
   const auto scales = [](const BlockScaledScales& of) {
     return of.at.data == nullptr ? "at the end" : of.atoms ? "by atoms" : "by words";
   };
-  return block_scaled_kernel_name(config) + ": " + std::to_string(p.order.tiles) + " tiles of " +
-         std::to_string(config.rows) + " x " + std::to_string(kColumns) + ", " +
-         std::to_string(p.k_stages) + " stages of " + std::to_string(kStageK) +
-         " of K; A's scales " + scales(p.a_scales) + ", B's " + scales(p.b_scales) + "; " +
-         std::to_string(shape.grid.x) + " x " + std::to_string(shape.block.x) + " threads, " +
-         std::to_string(p.stages) + " stages, " + std::to_string(shape.dynamic_shared_bytes) +
-         " bytes shared, stored " + (p.epilogue.d.chunks ? "as boxes\n" : "by elements\n");
+  return std::to_string(p.k_stages) + " stages of " + std::to_string(kStageK) +
+         " of K; A's scales " + scales(p.a_scales) + ", B's " + scales(p.b_scales);
+}
+
+std::string BlockScaledPlan::str() const {
+  const BlockScaledParams& p = params;
+  const BlockScaledConfig config = kBlockScaledKernels[kernel];
+  return block_scaled_kernel_name(config) + ": " + std::to_string(p.order.dense.tiles) +
+         " tiles of " + std::to_string(config.rows) + " x " + std::to_string(kColumns) + ", " +
+         text_of_block_scaled(p) + "; " + std::to_string(shape.grid.x) + " x " +
+         std::to_string(shape.block.x) + " threads, " + std::to_string(p.stages) + " stages, " +
+         std::to_string(shape.dynamic_shared_bytes) + " bytes shared, stored " +
+         (p.epilogue.d.chunks ? "as boxes\n" : "by elements\n");
 }
 
 std::vector<runtime::KernelSpec> block_scaled_kernel_specs() {

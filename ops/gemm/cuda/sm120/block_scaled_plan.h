@@ -1,5 +1,6 @@
-// How a product of two operands with scales becomes a launch on sm_120f: a pure function of shapes,
-// recipes, strides and the chip. Its kernels are compiled and emulated, never run on silicon.
+// How a product of two operands with scales, or one of groups, becomes a launch on sm_120f: a pure
+// function of shapes, recipes, strides and the chip. Its kernels are compiled and emulated, never
+// run on silicon.
 #pragma once
 
 #include <cstdint>
@@ -33,11 +34,22 @@ struct BlockScaledPlan {
 /// of k (but in f32), and of B whose scales in f32 hold for fewer rows than a tile has.
 bool takes_block_scaled(const GemmArguments& validated, const cuda::Chip& chip);
 
+/// Of a tile (kBlockScaledRows), for a matrix of so many rows; and how many such tiles a band has.
+int block_scaled_rows_for(std::int64_t rows);
+std::uint32_t block_scaled_band_rows(int rows);
+
 /// None where they do not, and where D is quantized. `rows`: of A in a tile (kBlockScaledRows), in
-/// place of what suits.
+/// place of what suits. `order_bytes`: of shared memory, that an order of groups asks for.
 std::optional<BlockScaledPlan> plan_block_scaled(const GemmArguments& validated,
                                                  const cuda::Chip& chip,
-                                                 std::optional<int> rows = std::nullopt);
+                                                 std::optional<int> rows = std::nullopt,
+                                                 std::uint32_t order_bytes = 0);
+
+/// Has the plan's parameters compute groups of the rows that they are for, each with a matrix of B.
+void set_groups(BlockScaledParams& params, const GroupedOrder& order);
+
+/// Stages and scales, for plans' texts.
+std::string text_of_block_scaled(const BlockScaledParams& params);
 
 std::string block_scaled_kernel_name(const BlockScaledConfig& config);
 

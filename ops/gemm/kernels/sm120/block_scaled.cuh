@@ -1,7 +1,7 @@
-// D = epilogue(A B^T) of two operands with scales, by products of sm_120f that take scales with
-// elements: NVFP4, MXFP4, MXFP8, MXFP8 with weights in MXFP6 or MXFP4, and FP8 with scales in f32.
-// (ops/gemm/kernels/plain.cuh computes the same for any pair: read that first.) Compiled for the
-// chip and emulated, never run on silicon.
+// D = epilogue(A B^T) of two operands with scales, or of groups of rows of A with a B each, by
+// products of sm_120f that take scales with elements: NVFP4, MXFP4, MXFP8, MXFP8 with weights in
+// MXFP6 or MXFP4, and FP8 with scales in f32. (ops/gemm/kernels/plain.cuh computes the same for any
+// pair: read that first.) Compiled for the chip and emulated, never run on silicon.
 //
 // A block computes tiles of D, one after the other, of 128 columns and 128 rows, or 32 where A has
 // few. One warp brings stages of kStageK of k (block_scaled_load.cuh): elements by tensor copies,
@@ -11,7 +11,8 @@
 // multiplied and added in f32.
 //
 // K is summed in one order, whatever the tile: a row's bits do not depend on other rows. What is
-// outside of K is 0; what is outside of D is not stored.
+// outside of K is 0; what is outside of D is not stored, nor is what a tile has of rows behind its
+// group's last, which are another's.
 #pragma once
 
 #include "device/epilogue/tile_store.cuh"
@@ -27,21 +28,26 @@ namespace blockscale {
 namespace block_scaled {
 
 /// By the warps that multiply: tiles' sums, and what becomes of them.
-template <BlockScaledConfig kConfig, class Work>
-BLOCKSCALE_DEVICE void multiply(const Work& work, const Shared<kConfig>& shared, uint32_t warp) {
+template <BlockScaledConfig kConfig>
+BLOCKSCALE_DEVICE void multiply(const Work<kConfig>& work, const Shared<kConfig>& shared,
+                                uint32_t warp) {
   using Multiply = Multiplier<kConfig>;
   constexpr int kColumnsOfWarp = static_cast<int>(warp_columns(kConfig));
   using Store = TileStore<kColumnsOfWarp, static_cast<int>(store_bytes_of(kConfig)), 1,
-                          typename Work::Order::RowMap>;
+                          DenseOrGroupedOrder::RowMap>;
   const auto& p = work.p;
   const uint32_t row = warp % warps_of_rows(kConfig) * warp_rows(kConfig);
   const uint32_t column = warp / warps_of_rows(kConfig) * warp_columns(kConfig);
   Multiply multiplier(shared, row, column);
   BLOCKSCALE_NO_UNROLL
   for (uint32_t index = work.first; index < work.tiles.count(); index += work.step) {
-    const Tile tile = work.tiles.tile(index);
+    // With scales in f32, whose sums are of two kinds, no registers are left for a tile meanwhile.
+    constexpr bool kFindsTileLate = has_f32_scales(kConfig);
+    Tile tile = {};
+    if constexpr (!kFindsTileLate) tile = work.tiles.tile(index);
     typename Multiply::Sums sums;
     multiplier.multiply(p.k_stages, tile.first_row, p.a_scales.at.data != nullptr, sums);
+    if constexpr (kFindsTileLate) tile = work.tiles.tile(index);
     const RowSpan span = work.span(tile);
     const TensorFactor of_a(p.a_tensor_scale, span.matrix), of_b(p.b_tensor_scale, span.group);
     const Store store(p.epilogue, p.map(BlockScaledMap::d), shared.results(warp),
@@ -63,11 +69,11 @@ BLOCKSCALE_DEVICE void multiply(const Work& work, const Shared<kConfig>& shared,
 
 }  // namespace block_scaled
 
-template <BlockScaledConfig kConfig, class Order = DenseOrder>
-BLOCKSCALE_DEVICE void block_scaled_kernel(const BlockScaledParamsOf<Order>& p) {
+template <BlockScaledConfig kConfig>
+BLOCKSCALE_DEVICE void block_scaled_kernel(const BlockScaledParams& p) {
   using namespace block_scaled;
   const Shared<kConfig> shared(p.stages);
-  Work<kConfig, Order> work(p, shared.of_order());
+  Work<kConfig> work(p, shared.of_order());
   const uint32_t warp = device::warp_index();
   if (warp == kLoadWarp) {
     if (ptx::elect_sync()) {
@@ -81,7 +87,7 @@ BLOCKSCALE_DEVICE void block_scaled_kernel(const BlockScaledParamsOf<Order>& p) 
   ptx::griddepcontrol_launch_dependents();
   work.tiles.begin();
   if (warp == kLoadWarp) {
-    Loader<kConfig, Work<kConfig, Order>>(work, shared).run();
+    Loader<kConfig>(work, shared).run();
   } else {
     multiply(work, shared, warp);
   }

@@ -32,7 +32,7 @@ inline constexpr uint32_t kLoadWarp = kMathWarps;  // behind them
 inline constexpr uint32_t kThreads = 32 * (kMathWarps + 1);
 
 /// Scales of 128 rows, a word for each: of four blocks of k a byte each, or an f32. The word of row
-/// r lies as in the layout swizzled_128x4.
+/// r lies as in the layout swizzled_128x4; an f32 is that of row r of the tile.
 inline constexpr uint32_t kAtomRows = 128;
 inline constexpr uint32_t kAtomBytes = 4 * kAtomRows;
 

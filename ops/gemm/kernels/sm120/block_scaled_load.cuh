@@ -21,21 +21,18 @@ BLOCKSCALE_HD constexpr uint32_t word_offset(uint32_t row) {
 }
 
 /// What a block has to do: some of the tiles.
-template <BlockScaledConfig kConfig, class OrderOfTiles>
+template <BlockScaledConfig kConfig>
 struct Work {
-  using Order = OrderOfTiles;
-  using Params = BlockScaledParamsOf<Order>;
-
-  const Params& p;
+  const BlockScaledParams& p;
   uint32_t first, step;  // tiles
-  BlockTiles<Order, static_cast<uint32_t>(kConfig.rows)> tiles;
+  BlockTiles<DenseOrGroupedOrder, static_cast<uint32_t>(kConfig.rows)> tiles;
 
   /// `shared` is the order's.
-  BLOCKSCALE_DEVICE Work(const Params& params, ptx::SharedAddress shared)
+  BLOCKSCALE_DEVICE Work(const BlockScaledParams& params, ptx::SharedAddress shared)
       : p(params), first(ptx::ctaid_x()), step(ptx::nctaid_x()), tiles(params.order, shared) {}
 
   BLOCKSCALE_DEVICE RowSpan span(const Tile& tile) const {
-    return {tile.end_row, Order::kGroupsAreMatrices, p.order.matrix_of(tile), tile.group};
+    return {tile.end_row, p.order.groups_are_matrices(), p.order.matrix_of(tile), tile.group};
   }
 };
 
@@ -83,7 +80,7 @@ class ScaleCopies {
     for (uint32_t i = 0; i < kOfLane; ++i) {
       const uint32_t in_tile = 32 * i + ptx::laneid(), row = first + in_tile;
       exists_[i] = in_tile < kRows && row < end;
-      places_[i] = word_offset(row);
+      places_[i] = word_offset(has_f32_scales(kConfig) ? in_tile : row);
       rows_[i] = exists_[i] ? scales.at.row_offset(row) * kScaleBytes : 0;
     }
   }
@@ -127,10 +124,10 @@ class ScaleCopies {
 };
 
 /// By the warp that loads: one lane begins the copies of a stage, and all copy words of scales.
-template <BlockScaledConfig kConfig, class Work>
+template <BlockScaledConfig kConfig>
 class Loader {
  public:
-  BLOCKSCALE_DEVICE Loader(const Work& work, const Shared<kConfig>& shared)
+  BLOCKSCALE_DEVICE Loader(const Work<kConfig>& work, const Shared<kConfig>& shared)
       : p_(work.p), work_(work), shared_(shared) {}
 
   BLOCKSCALE_DEVICE void run() {
@@ -202,8 +199,8 @@ class Loader {
     return rows * kStageK * static_cast<uint32_t>(kTraits.bits) / 8;
   }
 
-  const typename Work::Params& p_;
-  const Work& work_;
+  const BlockScaledParams& p_;
+  const Work<kConfig>& work_;
   const Shared<kConfig>& shared_;
   device::StagePlace place_;
 };

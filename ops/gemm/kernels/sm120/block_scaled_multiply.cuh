@@ -38,7 +38,7 @@ class Multiplier {
     const uint32_t in_quad = lane % 4, in_tile = lane / 4;
     a_scale_row_ = row + in_quad % (2 * kTilesM) * 8 + in_tile;
     b_scales_ = word_offset(column + in_quad * 8 + in_tile);
-    own_row_ = row + in_tile;
+    own_word_ = word_offset(row + in_tile);
   }
 
   /// The sums over `count` stages, of a tile whose first row is `first_row`. `has_scales`: of
@@ -52,7 +52,7 @@ class Multiplier {
       if constexpr (has_f32_scales(kConfig)) {
         Sums products;
         set_zero(products);
-        const Factors factors = factors_of(first_row, has_scales);
+        const Factors factors = factors_of(has_scales);
         multiply_stage(products);
         promote(sums, products, factors);
       } else {
@@ -210,16 +210,17 @@ class Multiplier {
     }
   }
 
-  BLOCKSCALE_DEVICE Factors factors_of(uint32_t first_row, bool has_scales) const {
+  BLOCKSCALE_DEVICE Factors factors_of(bool has_scales) const {
     Factors factors;
     const float of_b = has_scales ? ptx::ld_shared<float>(shared_.b_scales(place_.stage)) : 1.0f;
+    const ptx::SharedAddress a = shared_.a_scales(place_.stage);
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < 2 * kTilesM; ++i) {
       float factor = of_b;
       if (has_scales) {
-        const uint32_t row = first_row + own_row_ + 8 * i;
-        factor = ptx::mul_rn(
-            ptx::ld_shared<float>(shared_.a_scales(place_.stage) + word_offset(row)), of_b);
+        // The rows of a warp are among 32 whose words are 16 bytes apart.
+        const uint32_t word = own_word_ + 8 * i * 16;
+        factor = ptx::mul_rn(ptx::ld_shared<float>(a + word), of_b);
       }
       factors.at[i / 2][i % 2] = factor;
     }
@@ -244,7 +245,7 @@ class Multiplier {
   uint32_t a_, b_;  // where the lane's rows of operands lie in a stage's
   uint32_t a_scale_row_;
   uint32_t a_scales_ = 0, b_scales_;  // where its words of scales lie
-  uint32_t own_row_;                  // its first of D
+  uint32_t own_word_;                 // where that of its first row lies, of scales in f32
   device::StagePlace place_;
 };
 

@@ -3,7 +3,7 @@
 
 #include "core/tensor_map.h"
 #include "device/epilogue/linear.h"
-#include "device/scheduler/dense_order.h"
+#include "device/scheduler/dense_or_grouped_order.h"
 #include "ops/gemm/kernels/params.h"
 #include "ops/gemm/kernels/sm120/block_scaled_config.h"
 
@@ -11,18 +11,18 @@ namespace blockscale {
 
 /// The tensor maps of a launch. [batch, rows, k] of A and of B, in boxes of a tile's rows and
 /// kStageK of k: bytes, or elements that lie in a byte each in shared memory; D, where it is stored
-/// by TMA, in boxes of 16 rows of store_bytes_of.
+/// by TMA, in boxes of 16 rows of store_bytes_of. A group has a matrix of B.
 enum class BlockScaledMap : uint32_t { a, b, d };
 inline constexpr uint32_t kBlockScaledMaps = 3;
 
 /// How the scales of an operand reach shared memory.
 struct BlockScaledScales {
   GemmScales at;       // no data: 1, of scales in f32
-  bool atoms = false;  // they lie there as they are in memory: copied together, else word by word
+  bool atoms = false;  // they lie there as they are in memory: copied together, else word by word,
+                       // as are those of groups' rows, which begin anywhere in an atom
 };
 
-/// All but the order of the tiles.
-struct alignas(64) BlockScaledParts {
+struct alignas(64) BlockScaledParams {
   TensorMap maps[kBlockScaledMaps];
 
   BLOCKSCALE_HD const TensorMap* map(BlockScaledMap which) const {
@@ -38,14 +38,7 @@ struct alignas(64) BlockScaledParts {
   uint32_t whole_stages = 0;  // those that are not
   uint32_t scale_blocks = 0;  // of k, which have a byte, or an f32, of a row each
   uint32_t stages = 0;        // of shared memory
+  DenseOrGroupedOrder order;  // of tiles; what it asks for lies behind BlockScaledMemory
 };
-
-/// `Order` is that of the tiles (device/scheduler/tile.h), of rows of A.
-template <class Order>
-struct BlockScaledParamsOf : BlockScaledParts {
-  Order order;
-};
-
-using BlockScaledParams = BlockScaledParamsOf<DenseOrder>;
 
 }  // namespace blockscale

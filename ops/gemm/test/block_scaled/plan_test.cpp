@@ -55,9 +55,9 @@ void expect_launchable(const BlockScaledPlan& plan, const GemmArguments& x) {
   EXPECT_GE(p.stages, 2u);
   EXPECT_LE(p.stages, kBlockScaledMostStages);
   EXPECT_LE(plan.shape.grid.x, static_cast<std::uint32_t>(chip().multiprocessors));
-  EXPECT_EQ(p.order.tiles, ceil_div(x.d.rows, std::int64_t{config.rows}) *
-                               ceil_div(x.d.columns, std::int64_t{block_scaled::kColumns}) *
-                               x.d.batch);
+  EXPECT_EQ(p.order.dense.tiles, ceil_div(x.d.rows, std::int64_t{config.rows}) *
+                                     ceil_div(x.d.columns, std::int64_t{block_scaled::kColumns}) *
+                                     x.d.batch);
   EXPECT_GE(std::int64_t{p.k_stages} * block_scaled::kStageK, x.a.k);
 }
 
