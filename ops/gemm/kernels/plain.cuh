@@ -247,15 +247,11 @@ BLOCKSCALE_DEVICE void plain_gemm_kernel(const PlainGemmParamsOf<Order>& p) {
   const PlainMemory memory = memory_of(kConfig, p.operands, p.stages);
   BlockTiles<Order, static_cast<uint32_t>(kConfig.rows)> tiles(
       p.order, device::shared_base() + memory.total);
-  if constexpr (Order::kIsKnownAtLaunch) {
-    compute_tile<kConfig>(p, memory, place_of<kConfig>(p, tiles.tile(ptx::ctaid_x())));
-  } else {
-    tiles.begin();
-    BLOCKSCALE_NO_UNROLL
-    for (uint32_t i = ptx::ctaid_x(); i < tiles.count(); i += ptx::nctaid_x()) {
-      compute_tile<kConfig>(p, memory, place_of<kConfig>(p, tiles.tile(i)));
-      ptx::barrier_sync_all();  // sums have been read
-    }
+  tiles.begin();
+  BLOCKSCALE_NO_UNROLL
+  for (uint32_t i = ptx::ctaid_x(); i < tiles.count(); i += ptx::nctaid_x()) {
+    compute_tile<kConfig>(p, memory, place_of<kConfig>(p, tiles.tile(i)));
+    ptx::barrier_sync_all();  // sums have been read
   }
 }
 

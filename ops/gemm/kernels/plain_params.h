@@ -114,8 +114,8 @@ struct PlainGemmParts {
   bool store_pairs = false;   // two neighbouring elements of D lie at a multiple of their size
 };
 
-/// `Order` is that of the tiles (device/scheduler/tile.h). Where it is not known at launch, blocks
-/// take tiles in turn, and rows of A may be gathered; a KGroupedOrder also says which k a tile has.
+/// `Order` is that of the tiles (device/scheduler/tile.h), which blocks take in turn. Where it is
+/// not known at launch, rows of A may be gathered; a KGroupedOrder also says which k a tile has.
 template <class Order>
 struct PlainGemmParamsOf : PlainGemmParts {
   Order order;
