@@ -14,6 +14,7 @@
 // outside of K counts as zero; what is outside of D is not stored.
 #pragma once
 
+#include "device/conversion_loss.cuh"
 #include "device/epilogue/elements.h"
 #include "device/epilogue/tile_store.cuh"
 #include "device/ptx/grid.h"
@@ -244,6 +245,7 @@ BLOCKSCALE_DEVICE void plain_gemm_kernel(const PlainGemmParamsOf<Order>& p) {
   using namespace plain;
   ptx::griddepcontrol_wait();
   ptx::griddepcontrol_launch_dependents();
+  if (p.loss != nullptr && !conversion_loss::take(p.loss)) return;
   const PlainMemory memory = memory_of(kConfig, p.operands, p.stages);
   BlockTiles<Order, static_cast<uint32_t>(kConfig.rows)> tiles(
       p.order, device::shared_base() + memory.total);
