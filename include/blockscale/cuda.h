@@ -102,17 +102,17 @@ void absolute_maximum(const MatrixView& x, const QuantizeInput& input, float* ou
 /// Bytes of workspace that `gemm` needs on default_chip(): none, but of the FP8 kernels a copy of
 /// each operand whose values, rows or matrices begin at no multiple of 16 bytes, or, where many
 /// rows are multiplied by many, at odd ones (tensor copies then take half as long again), of those
-/// of many rows with weights in FP4 A in bf16 where it is neither that nor f16, of the plain ones,
-/// and those of 12.x, D in f32 where it is quantized,
-/// and of all of them D in f32 where a transform comes before a result that is not. Throws as
-/// `gemm` does.
+/// of many rows with weights in FP4, MXFP6 or MXFP8 A in bf16 where it is neither that nor f16, and
+/// B where it is not in FP4 (docs/numerics.md says which products these are), of the plain ones,
+/// and those of 12.x, D in f32 where it is quantized, and of all of them D in f32 where a transform
+/// comes before a result that is not. Throws as `gemm` does.
 std::int64_t gemm_workspace_bytes(const GemmArguments& arguments);
 
 /// As blockscale::gemm, for every pair that it computes. FP8 recipes of e4m3 on both sides
 /// (fp8_tensor, fp8_row, all blocks and kinds of scale) have kernels of their own on devices of
-/// compute capability 9.0, and so have pairs with weights in FP4, and of few rows in MXFP8,
-/// that docs/numerics.md names; on 12.x two operands with scales have, and few rows in bf16 or f16
-/// beside FP4. The plain kernels compute all else. Sums of
+/// compute capability 9.0, and so have pairs with weights in FP4, of few rows in MXFP8, and of many
+/// rows in 16 bits, MXFP6 or MXFP8, that docs/numerics.md names; on 12.x two operands with scales
+/// have, and few rows in bf16 or f16 beside FP4. The plain kernels compute all else. Sums of
 /// products, which tensor cores make, are scaled and added up in f32; docs/numerics.md has the
 /// error bounds. The same bits from run to run. A result that is quantized has the bytes of
 /// `quantize` of the f32 D of the same plan. Throws as `quantize` does.

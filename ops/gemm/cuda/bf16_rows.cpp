@@ -53,7 +53,7 @@ BlockScales block_scales_of_rows(const ScaledTensorView& a) {
 
 quantize_detail::DequantizePlan plan_bf16_rows(const ScaledTensorView& x,
                                                const ScaledTensorView& rows, BlockScales scales,
-                                               const cuda::Chip& chip) {
+                                               const cuda::Chip& chip, ConversionLoss* loss) {
   quantize_detail::DequantizeArguments of;
   of.x = x;
   of.x.tensor_scale = nullptr;
@@ -66,6 +66,7 @@ quantize_detail::DequantizePlan plan_bf16_rows(const ScaledTensorView& x,
   of.out.batch_stride = rows.value_batch_stride / 2;
   quantize_detail::DequantizePlan plan = plan_dequantize(of, chip);
   if (scales == BlockScales::left) plan.params.scales = nullptr;
+  plan.params.loss = loss;
   return plan;
 }
 

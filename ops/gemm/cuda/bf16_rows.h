@@ -16,7 +16,7 @@ namespace blockscale::gemm_detail {
 bool has_bf16_rows(const ScaledTensorView& a);
 
 /// Whether B has: of MX, times the scales of their blocks. MXFP6's below 2^128 are numbers of bf16,
-/// and of MXFP8's those from 2^-126 on; smaller ones are rounded to multiples of 2^-133.
+/// and of MXFP8's those from 2^-126 on; of smaller ones multiples of 2^-133 are.
 bool has_bf16_weights(const ScaledTensorView& b);
 
 /// These rows, at multiples of 128 bytes. `workspace` is not looked at.
@@ -29,9 +29,10 @@ enum class BlockScales : bool { left, applied };
 /// What becomes of A's.
 BlockScales block_scales_of_rows(const ScaledTensorView& a);
 
-/// The launch that makes them.
+/// The launch that makes them, and reports numbers that bf16 lacks to `loss`, unless that is null.
 quantize_detail::DequantizePlan plan_bf16_rows(const ScaledTensorView& x,
                                                const ScaledTensorView& rows, BlockScales scales,
-                                               const cuda::Chip& chip);
+                                               const cuda::Chip& chip,
+                                               ConversionLoss* loss = nullptr);
 
 }  // namespace blockscale::gemm_detail

@@ -102,6 +102,12 @@ void launch_plan(const Fp4GemmPlan& plan, const cuda::Execution& execution) {
   cuda::launch(kernel, plan.shape, execution, plan.params);
 }
 
+void launch_step(const PlainGemmStep& step, int architecture, const cuda::Execution& execution) {
+  const runtime::Kernel& kernel =
+      plain_kernels().get(static_cast<std::size_t>(step.kernel), architecture);
+  cuda::launch(kernel, step.shape, execution, step.params);
+}
+
 void launch_plan(const Fp4TilesPlan& plan, const cuda::Execution& execution) {
   for (const auto* const conversion : {&plan.conversion, &plan.b_conversion}) {
     if (*conversion) quantize_detail::launch_plan(**conversion, execution);
@@ -109,6 +115,7 @@ void launch_plan(const Fp4TilesPlan& plan, const cuda::Execution& execution) {
   const runtime::Kernel& kernel =
       fp4_tiles_kernels().get(static_cast<std::size_t>(plan.kernel), plan.architecture);
   cuda::launch(kernel, plan.shape, execution, plan.params);
+  if (plan.fallback) launch_step(*plan.fallback, plan.architecture, execution);
 }
 
 void launch_plan(const BlockScaledPlan& plan, const cuda::Execution& execution) {
@@ -119,9 +126,7 @@ void launch_plan(const BlockScaledPlan& plan, const cuda::Execution& execution) 
 
 void launch_plan(const PlainGemmPlan& plan, const cuda::Execution& execution) {
   if (!plan.product) return;
-  const runtime::Kernel& kernel =
-      plain_kernels().get(static_cast<std::size_t>(plan.product->kernel), plan.architecture);
-  cuda::launch(kernel, plan.product->shape, execution, plan.product->params);
+  launch_step(*plan.product, plan.architecture, execution);
   if (plan.transform) launch_plan(*plan.transform, execution);
   if (plan.quantization) quantize_detail::launch_steps(*plan.quantization, execution);
 }
@@ -187,7 +192,7 @@ struct LaunchedPlan {
   std::variant<Fp8GemmPlan, Fp4GemmPlan, Fp4TilesPlan, BlockScaledPlan> plan;
 };
 
-using KeptProducts = cuda::KeptPlans<512, ProductKey, LaunchedPlan>;  // of 3 KB each
+using KeptProducts = cuda::KeptPlans<512, ProductKey, LaunchedPlan>;  // of 4 KB each
 
 /// Launches what a call with these arguments did before; false if there was none.
 bool launch_kept(const LaunchedPlan* kept, const GemmArguments& arguments,

@@ -132,6 +132,8 @@ PlainGemmStep suitable_step(const GemmArguments& x, const cuda::Chip& chip) {
   return plain_step(x, PlainTile::small, chip);
 }
 
+}  // namespace
+
 std::string text_of(const PlainGemmStep& step) {
   const PlainGemmConfig c = kPlainGemmKernels[step.kernel];
   const PlainGemmParams& p = step.params;
@@ -149,8 +151,6 @@ std::string text_of(const PlainGemmStep& step) {
          std::to_string(step.shape.dynamic_shared_bytes) + " bytes shared, stored by " +
          (p.store_pairs ? "pairs" : "elements") + "\n";
 }
-
-}  // namespace
 
 bool has_fp8_kernel(Recipe a, Recipe b, const cuda::Chip& chip) {
   const auto is_fp8 = [](Recipe recipe) {

@@ -48,6 +48,9 @@ PlainGemmStep plain_step(const GemmArguments& validated, PlainTile tile, const c
 /// Throws `unsupported` for 2^31 tiles.
 void set_order(PlainGemmStep& step, const GemmArguments& validated);
 
+/// One line, as in PlainGemmPlan::str().
+std::string text_of(const PlainGemmStep& step);
+
 /// The plan by the tile that suits the shape, or by `tile`. `workspace` is not looked at. Throws
 /// `unsupported` for rows of 2^31 bytes and for sizes of 2^31.
 PlainGemmPlan plan_plain_gemm(const GemmArguments& validated, const cuda::Chip& chip,

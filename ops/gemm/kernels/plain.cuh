@@ -14,6 +14,7 @@
 // outside of K counts as zero; what is outside of D is not stored.
 #pragma once
 
+#include "device/conversion_loss.cuh"
 #include "device/epilogue/elements.h"
 #include "device/epilogue/tile_store.cuh"
 #include "device/ptx/grid.h"
@@ -244,18 +245,15 @@ BLOCKSCALE_DEVICE void plain_gemm_kernel(const PlainGemmParamsOf<Order>& p) {
   using namespace plain;
   ptx::griddepcontrol_wait();
   ptx::griddepcontrol_launch_dependents();
+  if (p.loss != nullptr && !conversion_loss::take(p.loss)) return;
   const PlainMemory memory = memory_of(kConfig, p.operands, p.stages);
   BlockTiles<Order, static_cast<uint32_t>(kConfig.rows)> tiles(
       p.order, device::shared_base() + memory.total);
-  if constexpr (Order::kIsKnownAtLaunch) {
-    compute_tile<kConfig>(p, memory, place_of<kConfig>(p, tiles.tile(ptx::ctaid_x())));
-  } else {
-    tiles.begin();
-    BLOCKSCALE_NO_UNROLL
-    for (uint32_t i = ptx::ctaid_x(); i < tiles.count(); i += ptx::nctaid_x()) {
-      compute_tile<kConfig>(p, memory, place_of<kConfig>(p, tiles.tile(i)));
-      ptx::barrier_sync_all();  // sums have been read
-    }
+  tiles.begin();
+  BLOCKSCALE_NO_UNROLL
+  for (uint32_t i = ptx::ctaid_x(); i < tiles.count(); i += ptx::nctaid_x()) {
+    compute_tile<kConfig>(p, memory, place_of<kConfig>(p, tiles.tile(i)));
+    ptx::barrier_sync_all();  // sums have been read
   }
 }
 

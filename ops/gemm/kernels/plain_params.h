@@ -8,6 +8,7 @@
 #include "core/config.h"
 #include "core/divisor.h"
 #include "core/format.h"
+#include "device/conversion_loss.h"
 #include "device/epilogue/linear.h"
 #include "device/scheduler/dense_order.h"
 #include "ops/gemm/kernels/params.h"
@@ -112,10 +113,12 @@ struct PlainGemmParts {
   uint32_t log2_segment = 5;  // codes that have one scale of each operand: 32, or 16
   uint32_t stages = 0;        // kPlainLeastStages to the config's
   bool store_pairs = false;   // two neighbouring elements of D lie at a multiple of their size
+  /// The product before it leaves D to this one where that says so. Null: D is this one's.
+  ConversionLoss* loss = nullptr;
 };
 
-/// `Order` is that of the tiles (device/scheduler/tile.h). Where it is not known at launch, blocks
-/// take tiles in turn, and rows of A may be gathered; a KGroupedOrder also says which k a tile has.
+/// `Order` is that of the tiles (device/scheduler/tile.h), which blocks take in turn. Where it is
+/// not known at launch, rows of A may be gathered; a KGroupedOrder also says which k a tile has.
 template <class Order>
 struct PlainGemmParamsOf : PlainGemmParts {
   Order order;

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <variant>
 
+#include "ops/quantize/test/emulation.h"
+
 namespace blockscale::test {
 namespace {
 
@@ -47,6 +49,38 @@ bool emulate(gemm_detail::Fp8GemmPlan& plan, std::vector<emulator::Buffer> buffe
     if (copy != nullptr) buffers.back().use = emulator::BufferUse::input;
   }
   return true;
+}
+
+bool emulate(gemm_detail::Fp4TilesPlan& plan, std::vector<emulator::Buffer> buffers,
+             const emulator::Options& options) {
+  const auto run = [&](const LaunchShape& shape, const auto& kernel) {
+    const emulator::Report report = emulator::launch(
+        shape, buffers, emulator::compiled_for(plan.architecture, options), kernel);
+    EXPECT_TRUE(report.ok()) << plan.str() << report.text();
+    return report.ok();
+  };
+  for (const auto* const conversion : {&plan.conversion, &plan.b_conversion}) {
+    if (!*conversion) continue;
+    const quantize_detail::DequantizePlan& of = **conversion;
+    if (!run(of.shape, [&] { dequantize_function(of.kernel)(of.params); })) return false;
+  }
+  for (const auto* const conversion : {&plan.conversion, &plan.b_conversion}) {
+    for (emulator::Buffer& buffer : buffers) {
+      const auto* const begin = static_cast<const std::uint8_t*>(buffer.data);
+      const bool has_rows = *conversion && (*conversion)->params.out >= begin &&
+                            (*conversion)->params.out < begin + buffer.bytes;
+      if (has_rows && buffer.use == emulator::BufferUse::output) {
+        buffer.use = emulator::BufferUse::input;
+      }
+    }
+  }
+  gemm_detail::resolve_tensor_maps(plan.maps, emulator::encode_tensor_map, plan.params);
+  const auto kernel = static_cast<std::size_t>(plan.kernel);
+  if (!run(plan.shape, [&] { run_kernel(kernel, plan.params); })) return false;
+  if (!plan.fallback) return true;
+  const gemm_detail::PlainGemmStep& fallback = *plan.fallback;
+  return run(fallback.shape,
+             [&] { run_kernel(static_cast<std::size_t>(fallback.kernel), fallback.params); });
 }
 
 }  // namespace blockscale::test

@@ -66,5 +66,9 @@ inline std::vector<const gemm_detail::GemmStep*> tile_steps(const gemm_detail::F
 /// writes. True if the emulator has nothing to report.
 bool emulate(gemm_detail::Fp8GemmPlan& plan, std::vector<emulator::Buffer> buffers,
              const emulator::Options& options);
+/// The same, the workspace among the buffers: rows of it that are an output of conversions are an
+/// input of what is behind them.
+bool emulate(gemm_detail::Fp4TilesPlan& plan, std::vector<emulator::Buffer> buffers,
+             const emulator::Options& options);
 
 }  // namespace blockscale::test

@@ -19,7 +19,12 @@ using runtime::DeviceBuffer;
 /// A problem whose operands lie on the device, in allocations of their own.
 class OnDevice {
  public:
-  explicit OnDevice(const PlainProblem& p) : operands_(p), there_(operands_.arguments()) {
+  explicit OnDevice(const PlainProblem& p) : OnDevice(p, [](PlainOperands&) {}) {}
+  /// Of operands as `change` makes them.
+  template <class Change>
+  OnDevice(const PlainProblem& p, const Change& change) : operands_(p) {
+    change(operands_);
+    there_ = operands_.arguments();
     const GemmArguments& host = operands_.arguments();
     move(there_.a, host.a);
     move(there_.b, host.b);

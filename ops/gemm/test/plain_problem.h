@@ -24,6 +24,7 @@ struct PlainProblem {
   Format d = Format::f32;
   InputFamily family = InputFamily::adversarial;
   float alpha = 1, beta = 0;
+  bool in_place = false;  // C is D, and C's own memory what it was
   bool bias = false, gate = false, alpha_factor = false;
   TensorScaleSense sense = TensorScaleSense::divisor;
   bool b_shared = false;           // one B for all matrices
@@ -226,7 +227,8 @@ class PlainOperands {
     x_.d = d_.view();
     x_.alpha = p.alpha;
     x_.beta = p.beta;
-    if (p.beta != 0) x_.c = c_.view();
+    if (p.in_place) d_.copy_elements_from(c_);
+    if (p.beta != 0) x_.c = p.in_place ? d_.view() : c_.view();
     if (p.bias) x_.bias = bias_.view().data;
     x_.bias_dtype = Format::bf16;
     if (p.gate) x_.gate = gate_.view().data;
@@ -240,6 +242,12 @@ class PlainOperands {
   PlainOperands& operator=(const PlainOperands&) = delete;
 
   const GemmArguments& arguments() const { return x_; }
+  /// With C as it was before a product in place.
+  GemmArguments arguments_before() {
+    GemmArguments x = x_;
+    if (x.c.data != nullptr) x.c = c_.view();
+    return x;
+  }
   TestMatrix& d() { return d_; }
   const TestMatrix& c() const { return c_; }
   const TestMatrix& bias() const { return bias_; }
@@ -290,6 +298,31 @@ class PlainOperands {
   GemmArguments x_;
   std::vector<std::uint8_t> fresh_d_;
 };
+
+/// Gives A's element (row, k) the number, or the nearest that its type has.
+inline void set_a(PlainOperands& operands, std::int64_t row, std::int64_t k, float number) {
+  const ScaledTensorView& a = operands.arguments().a;
+  const Format format = recipe_traits(a.recipe).element;
+  const std::uint32_t code = encode(format, number, Overflow::propagate);
+  const std::int64_t bytes = format_traits(format).bits / 8;
+  for (std::int64_t i = 0; i < bytes; ++i) {
+    operands.a_values().at()[row * a.value_row_stride + k * bytes + i] =
+        static_cast<std::uint8_t>(code >> (8 * i));
+  }
+}
+
+/// Gives a row of B numbers of MXFP8 that bf16 lacks, and A such that sums are exact.
+inline void lose_a_row(PlainOperands& operands, std::int64_t row) {
+  const GemmArguments& x = operands.arguments();
+  std::uint8_t* const codes = operands.b_values().at() + row * x.b.value_row_stride;
+  for (std::int64_t k = 0; k < x.a.k; ++k) codes[k] = static_cast<std::uint8_t>(k % 15 + 1);
+  for (std::int64_t block = 0; block < x.a.k / 32; ++block) operands.b().set_scale(row, block, 0);
+  for (std::int64_t m = 0; m < x.d.rows; ++m) {
+    for (std::int64_t k = 0; k < x.a.k; ++k) {
+      set_a(operands, m, k, std::ldexp(static_cast<float>((m + k) % 9 - 4), 20));
+    }
+  }
+}
 
 /// body(a, b) of every pair that gemm computes.
 template <class Body>

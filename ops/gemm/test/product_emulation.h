@@ -33,16 +33,7 @@ inline bool emulate(gemm_detail::ProductPlan& plan, const std::vector<emulator::
     const auto kernel = static_cast<std::size_t>(fp4->kernel);
     if (!run(fp4->architecture, fp4->shape, [&] { run_kernel(kernel, fp4->params); })) return false;
   } else if (auto* const tiles = std::get_if<gemm_detail::Fp4TilesPlan>(&plan.product)) {
-    const auto kernel = static_cast<std::size_t>(tiles->kernel);
-    gemm_detail::resolve_tensor_maps(tiles->maps, emulator::encode_tensor_map, tiles->params);
-    if (const auto& of_a = tiles->conversion; of_a && !run(of_a->architecture, of_a->shape, [&] {
-                                                dequantize_function(of_a->kernel)(of_a->params);
-                                              })) {
-      return false;
-    }
-    if (!run(tiles->architecture, tiles->shape, [&] { run_kernel(kernel, tiles->params); })) {
-      return false;
-    }
+    if (!emulate(*tiles, buffers, options)) return false;
   } else if (auto* const scaled = std::get_if<gemm_detail::BlockScaledPlan>(&plan.product)) {
     const auto kernel = static_cast<std::size_t>(scaled->kernel);
     gemm_detail::resolve_tensor_maps(scaled->maps, emulator::encode_tensor_map, scaled->params);

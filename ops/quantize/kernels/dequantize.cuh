@@ -1,6 +1,7 @@
 // The kernels of dequantize: a thread turns the codes of one chunk into values.
 #pragma once
 
+#include "device/conversion_loss.cuh"
 #include "device/decode/codes.cuh"
 #include "device/encode/store.cuh"
 #include "device/kernel.h"
@@ -88,6 +89,23 @@ BLOCKSCALE_DEVICE uint32_t f32_with_nan(float value) {
   return static_cast<int32_t>(bits) > 0x7FC00000 ? 0x7FC00000u : bits;
 }
 
+/// Whether bf16 has each of these elements times a power of two, as f32 multiplies. NaN and
+/// infinite elements are themselves.
+template <int kCount>
+BLOCKSCALE_DEVICE bool are_in_bf16(const float (&elements)[kCount], float scale) {
+  constexpr uint32_t kMagnitude = 0x7FFFFFFF, kInfinity = 0x7F800000, kBelowBf16 = 0xFFFF;
+  bool are_in = true;
+  BLOCKSCALE_UNROLL
+  for (const float element : elements) {
+    const float product = ptx::mul_rn(element, scale);
+    const uint32_t bits = bit_cast<uint32_t>(product);
+    const bool overflows =
+        (bits & kMagnitude) == kInfinity && (bit_cast<uint32_t>(element) & kMagnitude) != kInfinity;
+    are_in = are_in && (product != product || ((bits & kBelowBf16) == 0 && !overflows));
+  }
+  return are_in;
+}
+
 template <Format kOutput, int kCount>
 BLOCKSCALE_DEVICE void round_values(Chunk<kOutput, kCount>& out, const float (&values)[kCount]) {
   BLOCKSCALE_UNROLL
@@ -145,6 +163,9 @@ BLOCKSCALE_DEVICE void dequantize_chunk(const DequantizeParams& p, const ChunkPl
     decode_codes<kElement, kConfig.chunk>(values, codes);
   }
   const float factor = scale_factor(p, place);
+  if constexpr (kConfig.output == Format::bf16) {
+    if (p.loss != nullptr && !are_in_bf16(values, factor)) conversion_loss::report(p.loss);
+  }
   BLOCKSCALE_UNROLL
   for (int i = 0; i < kConfig.chunk; ++i) values[i] = ptx::mul_rn(values[i], factor);
   Chunk<kConfig.output, kConfig.chunk> out;

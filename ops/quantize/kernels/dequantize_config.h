@@ -8,6 +8,7 @@
 #include "core/divisor.h"
 #include "core/format.h"
 #include "core/scale_layout.h"
+#include "device/conversion_loss.h"
 #include "ops/quantize/kernels/config.h"
 
 namespace blockscale {
@@ -51,6 +52,10 @@ struct DequantizeParams {
   int64_t out_row_stride = 0;  // bytes
   int64_t out_batch_stride = 0;
   bool out_vectors = false;  // each row starts at a multiple of 16 bytes
+
+  /// Of output in bf16 and scales that are powers of two: where an element times its scale that
+  /// bf16 lacks is reported. Null: nowhere.
+  ConversionLoss* loss = nullptr;
 };
 
 struct DequantizeKernelList {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <random>
 #include <set>
 #include <utility>
@@ -170,6 +171,30 @@ TEST(CudaDequantize, RunsEveryKernelOfTheList) {
   }
   for (int i = 0; i < kDequantizeKernels.count; ++i) {
     EXPECT_TRUE(emulated.contains(i)) << format_traits(kDequantizeKernels[i].element).name;
+  }
+}
+
+/// Of every code and scale of MX: what bf16 has are multiples of 2^-133 with eight bits, below
+/// 2^128.
+TEST(CudaDequantize, FindsWhatBf16Lacks) {
+  for (const Format format :
+       {Format::e2m1, Format::e2m3, Format::e3m2, Format::e4m3, Format::e5m2}) {
+    std::int64_t lacking = 0;
+    for (std::uint32_t code = 0; code < 1u << format_traits(format).bits; ++code) {
+      for (std::uint32_t scale = 0; scale < 256; ++scale) {
+        const float elements[] = {decode(format, code)};
+        const float of_block = decode(Format::ue8m0, scale);
+        const double product = double{elements[0]} * double{of_block};
+        bool is_in = product == 0 || std::isnan(product) || std::isinf(product);
+        if (!is_in) {
+          const double unit = std::ldexp(1.0, std::max(-133, std::ilogb(product) - 7));
+          is_in = std::abs(product) < 0x1p128 && std::fmod(product, unit) == 0;
+        }
+        ASSERT_EQ(quantizer::are_in_bf16(elements, of_block), is_in) << code << " " << scale;
+        lacking += is_in ? 0 : 1;
+      }
+    }
+    EXPECT_GT(lacking, 0) << format_traits(format).name;
   }
 }
 

@@ -98,6 +98,35 @@ double cost_of(const Sizes& size, const cuda::Chip& chip, const Fp4TilesConfig& 
          (d.blocks_k > 1 ? of_exchange : 0);
 }
 
+/// Whether a product of plain B, or of B that becomes it, is expected to take less time than by a
+/// plain kernel. In picoseconds of an H200 (docs/log/gemm-fp4.md, version 15): for a weight, to
+/// read it and, where it is converted, to write it and read it again; for each of a tile's rows, as
+/// cuBLAS multiplies, and as plain kernels do at best; for a launch more.
+bool outruns_plain_kernel(const GemmArguments& x, bool converts_a, bool converts_b) {
+  constexpr double kWeight = 0.4, kConvertedWeight = 1.2, kRow = 2.67e-3, kPlainRow = 11e-3;
+  constexpr double kLaunch = 2e6;
+  const std::int64_t tile = kFp4TilesTokens[1];  // the least of plain B
+  const auto rows = static_cast<double>(x.d.rows);
+  const auto tile_rows = static_cast<double>(ceil_div(x.d.rows, tile) * tile);
+  const double weights = static_cast<double>(x.d.columns) * static_cast<double>(x.a.k) *
+                         static_cast<double>(x.d.batch);
+  const double launches = (converts_a ? 1 : 0) + (converts_b ? 2 : 0);  // B's and the fallback
+  const double of_weight = (converts_b ? kConvertedWeight : kWeight) + kRow * tile_rows;
+  return weights * of_weight + launches * kLaunch < weights * kPlainRow * rows;
+}
+
+/// The product of the operands themselves behind that of converted ones. Its blocks are few, since
+/// most often they have nothing to do.
+PlainGemmStep fallback_of(const GemmArguments& x, const cuda::Chip& chip, ConversionLoss* loss) {
+  constexpr std::uint32_t kBlocksOfMultiprocessor = 2;
+  PlainGemmStep step = plan_plain_gemm(x, chip).product.value();
+  step.shape.grid.x =
+      std::min(step.shape.grid.x,
+               kBlocksOfMultiprocessor * static_cast<std::uint32_t>(chip.multiprocessors));
+  step.params.loss = loss;
+  return step;
+}
+
 /// The division that costs least, of kernels that promote or not. (K is not divided where a row's
 /// bits are to be the same among other rows.)
 std::optional<Fp4TilesDivision> best_division(const GemmArguments& x, bool promotes, bool in_fp8,
@@ -206,13 +235,15 @@ std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& validated, const
   const bool promotes = converts && has_scales_of_k(x.a);
   const bool converts_b = has_bf16_weights(x.b);
   const std::int64_t bytes_of_a = converts ? bf16_rows_bytes(x.a) : 0;
+  const std::int64_t bytes_of_b = converts_b ? bf16_rows_bytes(x.b) : 0;
   if (in_fp8) x.a = fp8_rows_of(x.a);
   if (converts) x.a = bf16_rows_of(x.a, nullptr);
   if (converts_b) x.b = bf16_rows_of(x.b, nullptr);
   if (!takes_fp4_tiles(x, chip)) return std::nullopt;
-  // Kernels of plain B have not run on a GPU yet, and MXFP8 in bf16 is rounded below 2^-126: calls
-  // do not take them (docs/log/gemm-fp4.md, version 15).
-  if (is_plain(x.b.recipe) && !division) return std::nullopt;
+  if (is_plain(x.b.recipe) && !division &&
+      (x.batch_invariant || !outruns_plain_kernel(x, converts, converts_b))) {
+    return std::nullopt;
+  }
   if (converts) x.a.values = workspace;
   if (converts_b) x.b.values = byte_at(workspace, bytes_of_a);
   const std::int64_t stage_k = in_fp8 ? kFp8BlockK : fp4_tiles::kStageK;
@@ -227,16 +258,19 @@ std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& validated, const
   plan.kernel = kernel;
   plan.architecture = chip.architecture;
   plan.params = params_of(x, size, stage_k, *division);
-  if (in_fp8) take_scales_of_a(validated.a, plan.params);
-  if (converts) {
-    plan.conversion = plan_bf16_rows(validated.a, x.a, block_scales_of_rows(validated.a), chip);
-    plan.workspace_bytes = bytes_of_a;
-    take_scales_of_a(validated.a, plan.params);
-  }
+  plan.workspace_bytes = bytes_of_a + bytes_of_b;
   if (converts_b) {
-    plan.b_conversion = plan_bf16_rows(validated.b, x.b, BlockScales::applied, chip);
-    plan.workspace_bytes += bf16_rows_bytes(validated.b);
+    auto* const loss = static_cast<ConversionLoss*>(byte_at(workspace, plan.workspace_bytes));
+    plan.workspace_bytes += std::int64_t{sizeof *loss};
+    plan.params.loss = loss;
+    plan.b_conversion = plan_bf16_rows(validated.b, x.b, BlockScales::applied, chip, loss);
+    plan.fallback = fallback_of(validated, chip, loss);
   }
+  if (converts) {
+    const BlockScales scales = block_scales_of_rows(validated.a);
+    plan.conversion = plan_bf16_rows(validated.a, x.a, scales, chip, plan.params.loss);
+  }
+  if (converts || in_fp8) take_scales_of_a(validated.a, plan.params);
   const bool is_direct = division->blocks_k == 1 && stores_directly(plan.params.epilogue);
   const std::optional<std::uint32_t> stages = stages_of(chip, config, alone, is_direct);
   if (!stages) return std::nullopt;
@@ -291,6 +325,9 @@ std::string Fp4TilesPlan::str() const {
           (p.is_direct           ? "stored as boxes, directly\n"
            : p.epilogue.d.chunks ? "stored as boxes\n"
                                  : "stored by elements\n");
+  if (fallback) {
+    text += "in its place, where bf16 lacks one of their numbers, " + text_of(*fallback);
+  }
   if (workspace_bytes == 0) return text;
   return text + "workspace " + std::to_string(workspace_bytes) + " bytes\n";
 }

@@ -10,6 +10,7 @@
 #include "blockscale/device.h"
 #include "blockscale/gemm.h"
 #include "core/launch_shape.h"
+#include "ops/gemm/cuda/plain_plan.h"
 #include "ops/gemm/cuda/tensor_maps.h"
 #include "ops/gemm/kernels/sm90/fp4_tiles_params.h"
 #include "ops/gemm/path.h"
@@ -35,6 +36,9 @@ struct Fp4TilesPlan {
   LaunchShape shape;
   Fp4TilesParams params;
   TensorMapDescriptions maps;
+  /// Behind the product, where B is converted: of the operands themselves by a plain kernel, which
+  /// has nothing to do but where bf16 lacks one of their numbers.
+  std::optional<PlainGemmStep> fallback;
   int architecture = 0;  // of the chip that it is for
   std::int64_t workspace_bytes = 0;
 
@@ -44,8 +48,9 @@ struct Fp4TilesPlan {
 
 /// None where another kernel computes the product: of other recipes, scales or chips, of rows that
 /// do not begin at multiples of 16 bytes (where they are not converted), where D is quantized, and,
-/// without FP4, of rows that are too few or are to have the same bits. `workspace` is not looked
-/// at. `division`: in place of the one that is expected to be fastest, of however few rows.
+/// without FP4, of rows that are to have the same bits, or where the plain kernel is expected to be
+/// faster. `workspace` is not looked at. `division`: in place of the one that is expected to be
+/// fastest, whatever kernels are faster, and for rows that are to have the same bits too.
 std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& validated, const cuda::Chip& chip,
                                            void* workspace = nullptr,
                                            std::optional<Fp4TilesDivision> division = std::nullopt);

@@ -22,6 +22,7 @@
 #pragma once
 
 #include "core/format.h"
+#include "device/conversion_loss.cuh"
 #include "device/decode/scaled_codes.cuh"
 #include "device/kernel.h"
 #include "device/ptx/arithmetic.h"
@@ -442,6 +443,9 @@ BLOCKSCALE_DEVICE void fp4_tiles_kernel(const Fp4TilesParamsOf<Order>& p) {
   ptx::barrier_sync_all();
   ptx::griddepcontrol_wait();
   ptx::griddepcontrol_launch_dependents();
+  if constexpr (!has_codes(kConfig)) {
+    if (p.loss != nullptr && conversion_loss::pass_on(p.loss)) return;
+  }
   work.tiles.begin();
   if (warp < 4) {
     ptx::setmaxnreg_dec<loader_registers(kConfig)>();

@@ -3,6 +3,7 @@
 
 #include "core/divisor.h"
 #include "core/tensor_map.h"
+#include "device/conversion_loss.h"
 #include "device/epilogue/linear.h"
 #include "device/scheduler/dense_order.h"
 #include "ops/gemm/kernels/params.h"
@@ -42,6 +43,8 @@ struct alignas(64) Fp4TilesParts {
   uint32_t blocks_k = 1;      // of a cluster, which divide K
   uint32_t block_stages = 0;  // of each of them, but the last ones
   uint32_t stages = 0;        // of shared memory
+  /// Where plain operands were converted: what they have lost leaves D to the product behind this.
+  ConversionLoss* loss = nullptr;
 };
 
 /// `Order` is that of the tiles (device/scheduler/tile.h), of rows of A.

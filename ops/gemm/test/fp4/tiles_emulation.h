@@ -3,16 +3,18 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstring>
 #include <functional>
 #include <optional>
+#include <vector>
 
+#include "device/conversion_loss.h"
 #include "device/emulator/emulator.h"
 #include "ops/gemm/cuda/sm90/fp4_tiles_plan.h"
 #include "ops/gemm/test/emulation.h"
 #include "ops/gemm/test/plain_emulation.h"
 #include "ops/gemm/test/plain_problem.h"
-#include "ops/quantize/test/emulation.h"
 #include "tests/chip.h"
 
 namespace blockscale::test {
@@ -31,26 +33,27 @@ inline bool run_fp4_tiles(PlainOperands& operands, const emulator::Options& opti
     ADD_FAILURE() << "no kernel of many rows";
     return false;
   }
-  const auto bytes = static_cast<std::size_t>(plan->workspace_bytes);
   AlignedCopy workspace(nullptr, plan->workspace_bytes, 0);
-  std::memset(workspace.at(), 0xFF, bytes);
+  std::memset(workspace.at(), 0xFF, static_cast<std::size_t>(workspace.bytes()));
   plan = plan_in(workspace.at());
-  gemm_detail::resolve_tensor_maps(plan->maps, emulator::encode_tensor_map, plan->params);
   if (change) change(*plan);
-  if (bytes == 0) return launch_emulated(*plan, plan->params, operands, options);
+  const std::size_t of_loss = plan->fallback ? sizeof(ConversionLoss) : 0;
+  const std::size_t of_rows = static_cast<std::size_t>(workspace.bytes()) - of_loss;
   std::vector<emulator::Buffer> buffers = buffers_of(operands);
-  buffers.push_back(
-      emulator::buffer("workspace", workspace.at(), bytes, emulator::BufferUse::output));
-  for (const auto& conversion : {plan->conversion, plan->b_conversion}) {
-    if (!conversion) continue;
-    const emulator::Report report = emulator::launch(
-        conversion->shape, buffers, emulator::compiled_for(conversion->architecture, options),
-        [&] { dequantize_function(conversion->kernel)(conversion->params); });
-    EXPECT_TRUE(report.ok()) << plan->str() << report.text();
-    if (!report.ok()) return false;
+  if (of_rows != 0) {
+    buffers.push_back(
+        emulator::buffer("workspace", workspace.at(), of_rows, emulator::BufferUse::output));
   }
-  buffers.back().use = emulator::BufferUse::input;
-  return launch_emulated(*plan, plan->params, operands, options, {buffers.back()});
+  if (of_loss != 0) {
+    buffers.push_back(
+        emulator::buffer("loss", workspace.at() + of_rows, of_loss, emulator::BufferUse::both));
+  }
+  const bool is_ok = emulate(*plan, buffers, options);
+  EXPECT_TRUE(operands.d().is_poison_intact());
+  if (plan->params.loss != nullptr) {  // the next call finds no token
+    EXPECT_NE(plan->params.loss->found, ConversionLoss::kToken);
+  }
+  return is_ok;
 }
 
 /// Checks a problem against the float64 reference.

@@ -203,28 +203,46 @@ TEST_F(CudaGpuFp4Tiles, RowsInFp8) {
 /// Weights in 16 bits, and those that become bf16 wherever they begin.
 TEST_F(CudaGpuFp4Tiles, WeightsInSixteenBits) {
   for_each_16_bit_tiles_pair([](Recipe a, Recipe b) {
-    for (const std::int64_t m : {130, 300, 1100}) {
-      PlainProblem p = problem_of(a, b, m, 520, 1056);
-      check(p);
+    check(problem_of(a, b, 1100, 520, 1856));
+    for (const std::int64_t m : {130, 300}) {
+      PlainProblem p = problem_of(a, b, m, 264, 1056);
       p.exact = true;
-      check(p);
+      check(p, {128, 1});
       p.exact = false;
       if (!is_plain(a)) p.odd_bytes = 3;
-      p.batch = 3;
-      for (const int tokens : {128, 256}) {
-        for (const std::uint32_t blocks : {1u, 2u, 3u, 8u}) {
-          check(p, Fp4TilesDivision{tokens, blocks});
-        }
-      }
+      p.batch = 2;
+      for (const std::uint32_t blocks : {1u, 2u, 8u}) check(p, {128, blocks});
+      for (const std::uint32_t blocks : {1u, 3u}) check(p, {256, blocks});
     }
-    check(problem_of(a, b, 1100, 6000, 416), {128, 1});  // several tiles a block
-    PlainProblem p = problem_of(a, b, 500, 1000, 1504);
+    check(problem_of(a, b, 520, 4000, 224), {128, 1});  // several tiles a block
+    PlainProblem p = problem_of(a, b, 130, 264, 1504);
     OnDevice problem(p);
     test::expect_same_bits(problem, [&] { return by_division(problem, p, {128, 2}); });
   });
   for (const std::int64_t k : {8, 72, 1000}) {
     check(problem_of(Recipe::f16, Recipe::f16, 70, 90, k), {128, 1});
   }
+}
+
+/// The product of B itself behind that of what it became, where bf16 lacks a number. The next call
+/// in the same workspace has the bits that it had before.
+TEST_F(CudaGpuFp4Tiles, NumbersThatSixteenBitsLack) {
+  PlainProblem p = problem_of(Recipe::bf16, Recipe::mxfp8_e4m3, 1100, 520, 1856);
+  OnDevice usual(p);
+  p.exact = true;
+  OnDevice lost(p, [](test::PlainOperands& operands) { test::lose_a_row(operands, 200); });
+  const std::int64_t bytes = cuda::gemm_workspace_bytes(lost.arguments());
+  const runtime::DeviceBuffer workspace(static_cast<std::size_t>(bytes));
+  const auto multiply_in_workspace = [&](OnDevice& problem) {
+    problem.multiply([&](const cuda::Execution& on) {
+      cuda::gemm(problem.arguments(), {on.stream, workspace.data(), bytes});
+    });
+    return problem.download();
+  };
+  const std::vector<std::uint8_t> first = multiply_in_workspace(usual);
+  (void)multiply_in_workspace(lost);
+  EXPECT_LE(share_of(lost, p), 1);
+  EXPECT_EQ(multiply_in_workspace(usual), first);
 }
 
 TEST_F(CudaGpuFp4Tiles, EpiloguesOfWeightsInSixteenBits) {
@@ -258,7 +276,8 @@ TEST_F(CudaGpuFp4Tiles, LongSums) {
       PlainProblem p = problem_of(a, b, 130, 260, 16384);
       p.family = family;
       OnDevice problem(p);
-      const double share = by_door(problem, p);
+      const bool is_fp4 = format_traits(recipe_traits(b).element).bits == 4;
+      const double share = is_fp4 ? by_door(problem, p) : by_division(problem, p, {128, 1});
       EXPECT_LE(share, 1) << p.str();
       largest = share > largest ? share : largest;
     }

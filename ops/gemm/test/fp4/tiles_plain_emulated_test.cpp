@@ -4,9 +4,13 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
+#include <functional>
 #include <optional>
+#include <string>
 #include <tuple>
 
+#include "device/conversion_loss.h"
 #include "device/emulator/emulator.h"
 #include "ops/gemm/cuda/sm90/fp4_tiles_plan.h"
 #include "ops/gemm/test/fp4/tiles_emulation.h"
@@ -129,25 +133,115 @@ TEST(EmulatedFp4TilesPlain, EveryScale) {
   }
 }
 
-/// Of MXFP8 what bf16 does not hold is rounded to a multiple of 2^-133.
-TEST(EmulatedFp4TilesPlain, SmallestElements) {
-  PlainProblem p = problem_of(Recipe::bf16, Recipe::mxfp8_e4m3, 1, 8, 32);
+/// B's element (0, 0) alone is not 0: its code and scale, and whether bf16 lacks it.
+struct OneElement {
+  Recipe b;
+  std::uint32_t code, scale;
+  bool is_lost;
+};
+
+/// What numbers make the fallback compute D: its alpha is another one than the product's.
+TEST(EmulatedFp4TilesPlain, FallsBackWhereBf16LacksANumber) {
+  using enum Recipe;
+  constexpr OneElement kCases[] = {
+      {mxfp8_e4m3, 0x01, 3, false},   {mxfp8_e4m3, 0x01, 2, true},     // 2^-133, 2^-134
+      {mxfp8_e4m3, 0x8F, 3, false},   {mxfp8_e4m3, 0x0F, 2, true},     // 15 times these
+      {mxfp8_e4m3, 0x7E, 246, false}, {mxfp8_e4m3, 0xFE, 247, true},   // 1.75 times 2^127, 2^128
+      {mxfp8_e4m3, 0x7F, 0, false},   {mxfp8_e4m3, 0x00, 0, false},    // NaN, 0
+      {mxfp8_e4m3, 0x01, 255, false}, {mxfp8_e5m2, 0x7C, 254, false},  // NaN, infinity
+      {mxfp8_e5m2, 0x01, 10, false},  {mxfp8_e5m2, 0x03, 9, true},     // 2^-133, 1.5 times it
+      {mxfp6_e3m2, 0x01, 0, false},   {mxfp6_e3m2, 0x1F, 250, false},  // 2^-131, 1.75 2^127
+      {mxfp6_e3m2, 0x1F, 251, true},  {mxfp6_e2m3, 0x1F, 253, true},   // 1.75, 1.875 times 2^128
+  };
+  for (const OneElement& one : kCases) {
+    PlainProblem p = problem_of(Recipe::bf16, one.b, 1, 8, 32);
+    SCOPED_TRACE(p.str() + " " + std::to_string(one.code) + " " + std::to_string(one.scale));
+    p.exact = true;
+    p.alpha = 2;
+    PlainOperands operands(p);
+    std::memset(operands.b_values().at(), 0, operands.b_values().bytes());
+    operands.b_values().at()[0] = static_cast<std::uint8_t>(one.code);
+    for (std::int64_t row = 0; row < p.n; ++row) operands.b().set_scale(row, 0, one.scale);
+    const float a = one.scale > 127 ? 0x1p-20f : 0x1p20f;
+    for (std::int64_t k = 0; k < p.k; ++k) test::set_a(operands, 0, k, a);
+    ASSERT_TRUE(
+        run_fp4_tiles(operands, emulator::in_order(), Fp4TilesDivision{128, 1},
+                      [](Fp4TilesPlan& plan) { plan.fallback->params.epilogue.alpha = 4; }));
+    const Format element = recipe_traits(one.b).element;
+    const double scale =
+        one.scale == 255 ? NAN : std::ldexp(1.0, static_cast<int>(one.scale) - 127);
+    const auto expected = static_cast<float>(double{decode(element, one.code)} * scale * double{a} *
+                                             (one.is_lost ? 4 : 2));
+    const float d = *static_cast<const float*>(operands.arguments().d.data);
+    EXPECT_TRUE(d == expected || (std::isnan(d) && std::isnan(expected))) << d << " " << expected;
+  }
+}
+
+/// Runs a problem of MXFP8 whose sums are exact.
+void check_exact(PlainProblem p, bool has_lost, const std::function<void(Fp4TilesPlan&)>& change) {
   p.exact = true;
   PlainOperands operands(p);
-  for (std::int64_t k = 0; k < p.k; ++k) {
-    test::set_a(operands, 0, k, k == 0 ? 0x1p100f : 0.0f);
-    for (std::int64_t row = 0; row < p.n; ++row) {
-      operands.b_values().at()[row * p.k + k] = static_cast<std::uint8_t>(2 + row);
-    }
+  if (has_lost) test::lose_a_row(operands, p.n / 2);
+  ASSERT_TRUE(run_fp4_tiles(operands, emulator::random_order(5), Fp4TilesDivision{128, 2}, change));
+  EXPECT_EQ(test::compare(operands.arguments_before(), {}).violations, 0);
+}
+
+void spoil(Fp4TilesParts& of_product) {
+  of_product.epilogue.alpha = 3;
+  of_product.epilogue.keeps_sums = false;
+}
+
+/// Whichever product D is left to, the other one has no part in it, C in its place or not: of a
+/// word that is anything, or a token that nobody wrote, which is taken back.
+TEST(EmulatedFp4TilesPlain, OneOfTwoProductsComputesD) {
+  PlainProblem p = problem_of(Recipe::bf16, Recipe::mxfp8_e4m3, 40, 100, 192);
+  for (const bool in_place : {false, true}) {
+    p.in_place = in_place;
+    p.beta = in_place ? 0.5f : 0;
+    check_exact(p, false, [](Fp4TilesPlan& plan) { plan.fallback->params.epilogue.alpha = 3; });
+    check_exact(p, true, [](Fp4TilesPlan& plan) { spoil(plan.params); });
+    check_exact(p, false, [](Fp4TilesPlan& plan) {
+      spoil(plan.params);
+      plan.params.loss->found = ConversionLoss::kToken;
+    });
+    // Passed on by no one but this product.
+    check_exact(p, false, [](Fp4TilesPlan& plan) {
+      plan.fallback->params.epilogue.alpha = 3;
+      plan.params.loss->passed_on = ConversionLoss::kToken;
+    });
   }
-  for (std::int64_t row = 0; row < p.n; ++row) operands.b().set_scale(row, 0, 1);  // 2^-126
+}
+
+/// Numbers that A's rows lose, which have the scales of their blocks.
+TEST(EmulatedFp4TilesPlain, FallsBackWhereALacksANumber) {
+  PlainProblem p = problem_of(Recipe::mxfp6_e2m3, Recipe::mxfp6_e2m3, 3, 8, 32);
+  p.exact = true;
+  PlainOperands operands(p);
+  std::memset(operands.a_values().at(), 0xFF, operands.a_values().bytes());  // -7.5
+  std::memset(operands.b_values().at(), 0, operands.b_values().bytes());
+  operands.a().set_scale(1, 0, 253);
+  for (std::int64_t row = 0; row < p.n; ++row) {
+    operands.b_values().at()[row * operands.arguments().b.value_row_stride] = 1;  // 1/8
+    operands.b().set_scale(row, 0, 127 - 40);
+  }
   ASSERT_TRUE(run_fp4_tiles(operands, emulator::in_order(), Fp4TilesDivision{128, 1}));
   const auto* const d = static_cast<const float*>(operands.arguments().d.data);
-  for (std::int64_t row = 0; row < p.n; ++row) {
-    const double code = decode(Format::e4m3, static_cast<std::uint32_t>(2 + row));
-    const double element = std::ldexp(std::nearbyint(std::ldexp(code, 133 - 126)), -133);
-    EXPECT_EQ(d[row], std::ldexp(element, 100)) << row;
-  }
+  for (std::int64_t i = 0; i < p.n; ++i) EXPECT_EQ(d[p.n + i], -7.5f / 8 * 0x1p86f) << i;
+}
+
+TEST(EmulatedFp4TilesPlain, LostNumbersAreFound) {
+  const auto reject = [](const char* name, const std::function<void(Fp4TilesPlan&)>& change) {
+    SCOPED_TRACE(name);
+    PlainProblem p = problem_of(Recipe::bf16, Recipe::mxfp8_e4m3, 20, 18, 64);
+    p.exact = true;
+    PlainOperands operands(p);
+    test::lose_a_row(operands, 17);
+    ASSERT_TRUE(run_fp4_tiles(operands, emulator::in_order(), Fp4TilesDivision{128, 1}, change));
+    EXPECT_GT(test::compare(operands.arguments(), {}).violations, 10);
+  };
+  reject("the conversion reports nothing",
+         [](Fp4TilesPlan& plan) { plan.b_conversion->params.loss = nullptr; });
+  reject("the product passes nothing on", [](Fp4TilesPlan& plan) { plan.params.loss = nullptr; });
 }
 
 /// What launches that are wrong in one place give.

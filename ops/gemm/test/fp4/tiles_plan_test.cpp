@@ -218,7 +218,7 @@ TEST(Fp4TilesPlan, PromotesTilesOf128RowsAtMost) {
   }
 }
 
-/// Of B in 16 bits, or in MX that becomes it: for who asks for it, and no call does yet.
+/// Of B in 16 bits, or in MX that becomes it.
 TEST(Fp4TilesPlan, HasBInSixteenBits) {
   constexpr gemm_detail::Fp4TilesDivision kDivision = {128, 1};
   test::for_each_16_bit_tiles_pair([&](Recipe a, Recipe b) {
@@ -228,12 +228,61 @@ TEST(Fp4TilesPlan, HasBInSixteenBits) {
       GemmArguments x = imagined_product(m, 512, 352, a, b);
       const auto plan = plan_fp4_tiles(x, {}, nullptr, kDivision);
       ASSERT_TRUE(plan) << m;
-      EXPECT_EQ(plan->workspace_bytes, ((is_plain(a) ? 0 : m) + (converts ? 512 : 0)) * 384 * 2);
+      EXPECT_EQ(plan->workspace_bytes,
+                ((is_plain(a) ? 0 : m) + (converts ? 512 : 0)) * 384 * 2 + (converts ? 16 : 0));
       expect_launchable(*plan, x, {});
-      EXPECT_NE(gemm_detail::plan_product(x, {}).path(), gemm_detail::GemmPath::sm90_fp4_tiles);
       x.b.values = gemm_detail::byte_at(x.b.values, 1);
       EXPECT_EQ(plan_fp4_tiles(x, {}, nullptr, kDivision).has_value(), converts);
     }
+  });
+}
+
+/// Calls have it where that is expected to be faster than by the plain kernel: rows that pay for
+/// the conversion, of weights that pay for its launches, whose bits may depend on their number.
+TEST(Fp4TilesPlan, TakesBInSixteenBitsWhereItIsFaster) {
+  const auto takes = [](std::int64_t m, std::int64_t size, Recipe a, Recipe b,
+                        bool batch_invariant = false) {
+    GemmArguments x = imagined_product(m, size, size, a, b);
+    x.batch_invariant = batch_invariant;
+    return gemm_detail::plan_product(x, {}).path() == gemm_detail::GemmPath::sm90_fp4_tiles;
+  };
+  for (const Recipe both : {Recipe::bf16, Recipe::f16}) {
+    EXPECT_FALSE(takes(64, 4096, both, both));
+    EXPECT_TRUE(takes(100, 4096, both, both));
+    EXPECT_TRUE(takes(128, 512, both, both));
+    EXPECT_TRUE(takes(4096, 4096, both, both));
+    EXPECT_FALSE(takes(4096, 4096, both, both, true));
+  }
+  for (const auto& [a, b] : {std::pair{Recipe::bf16, Recipe::mxfp6_e3m2},
+                             {Recipe::bf16, Recipe::mxfp8_e4m3},
+                             {Recipe::fp8_row, Recipe::mxfp8_e5m2},
+                             {Recipe::mxfp6_e2m3, Recipe::mxfp6_e2m3}}) {
+    EXPECT_FALSE(takes(128, 4096, a, b));
+    EXPECT_TRUE(takes(256, 4096, a, b));
+    EXPECT_FALSE(takes(256, 1024, a, b));
+    EXPECT_TRUE(takes(4096, 1024, a, b));
+    EXPECT_FALSE(takes(4096, 4096, a, b, true));
+  }
+}
+
+/// Behind products of what bf16 may lack: of the operands themselves, by blocks that are few.
+TEST(Fp4TilesPlan, HasAFallbackWhereBIsConverted) {
+  test::for_each_16_bit_tiles_pair([](Recipe a, Recipe b) {
+    SCOPED_TRACE(std::string(recipe_traits(a).name) + " x " + recipe_traits(b).name);
+    const GemmArguments x = imagined_product(4096, 4096, 4096, a, b);
+    const auto plan = plan_fp4_tiles(x, {});
+    ASSERT_TRUE(plan);
+    ASSERT_EQ(plan->fallback.has_value(), !is_plain(b));
+    const ConversionLoss* const loss = plan->params.loss;
+    EXPECT_EQ(loss == nullptr, is_plain(b));
+    if (is_plain(b)) return;
+    EXPECT_EQ(plan->b_conversion->params.loss, loss);
+    EXPECT_TRUE(!plan->conversion || plan->conversion->params.loss == loss);
+    EXPECT_EQ(plan->fallback->params.loss, loss);
+    EXPECT_EQ(plan->fallback->params.operands[1].values, x.b.values);
+    EXPECT_EQ(plan->fallback->params.operands[0].values, x.a.values);
+    EXPECT_EQ(plan->fallback->shape.grid.x, 2 * 132);
+    EXPECT_EQ(plan->fallback->params.order.tiles, 32 * 32);
   });
 }
 
@@ -265,7 +314,10 @@ TEST(Fp4TilesPlan, SaysThatBIsConverted) {
       "vector stores\n"
       "gemm_tiles_bf16_bf16_256x128: 128 tiles of 256 x 128, 64 stages of 64 of K; 128 x 384 "
       "threads, 4 stages, 214016 bytes shared, stored as boxes, directly\n"
-      "workspace 41943040 bytes\n");
+      "in its place, where bf16 lacks one of their numbers, gemm_plain_128x128_bf16: 256 tiles of "
+      "128 x 128, 64 tiles of 64 of K; A e4m3, by 16 bytes; B e4m3, by 16 bytes; scales for 32 of "
+      "K; 512 threads, 4 stages, 139264 bytes shared, stored by pairs\n"
+      "workspace 41943056 bytes\n");
 }
 
 }  // namespace
