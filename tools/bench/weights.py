@@ -14,7 +14,6 @@ alone.
 """
 
 import argparse
-import functools
 import math
 import statistics
 from collections.abc import Callable, Iterator
@@ -72,14 +71,9 @@ class Weight:
         x = torch.randn(columns, k, dtype=torch.bfloat16, device="cuda", generator=generator)
         self.b = x if recipe == "bf16" else blockscale.quantize(x, recipe)
         self.plain = self.numbers().bfloat16()
+        self.in_fp8 = self.plain.to(torch.float8_e4m3fn)
         parts = (x,) if recipe == "bf16" else (self.b.values, self.b.scales)
         self.bytes = torch.cat([part.view(torch.uint8).flatten() for part in parts])
-
-    @functools.cached_property
-    def in_fp8(self) -> Any:
-        import torch
-
-        return self.plain.to(torch.float8_e4m3fn)
 
     def numbers(self) -> Any:
         """In f32."""

@@ -203,9 +203,9 @@ TEST_F(CudaGpuFp4Tiles, RowsInFp8) {
 /// Weights in 16 bits, and those that become bf16 wherever they begin.
 TEST_F(CudaGpuFp4Tiles, WeightsInSixteenBits) {
   for_each_16_bit_tiles_pair([](Recipe a, Recipe b) {
-    check(problem_of(a, b, 1100, 520, 1856));
+    if (is_plain(b)) check(problem_of(a, b, 130, 264, 1056));
     for (const std::int64_t m : {130, 300}) {
-      PlainProblem p = problem_of(a, b, m, 264, 1056);
+      PlainProblem p = problem_of(a, b, m, 136, 608);
       p.exact = true;
       check(p, {128, 1});
       p.exact = false;
@@ -214,7 +214,7 @@ TEST_F(CudaGpuFp4Tiles, WeightsInSixteenBits) {
       for (const std::uint32_t blocks : {1u, 2u, 8u}) check(p, {128, blocks});
       for (const std::uint32_t blocks : {1u, 3u}) check(p, {256, blocks});
     }
-    check(problem_of(a, b, 520, 4000, 224), {128, 1});  // several tiles a block
+    check(problem_of(a, b, 520, 4000, 64), {128, 1});  // several tiles a block
     PlainProblem p = problem_of(a, b, 130, 264, 1504);
     OnDevice problem(p);
     test::expect_same_bits(problem, [&] { return by_division(problem, p, {128, 2}); });
