@@ -2,8 +2,8 @@
 
 At most 20 us is asked of quantize, gemm and moe with `out`, 30 with results that are allocated; 10
 is aimed at; of nn.Linear 15 more than of the calls that it makes, `quantize, gemm`, 5 are aimed at.
-A case runs a hundred times from an empty stream, which holds more launches than these make; the median of
-rounds counts. torch.neg and the same calls as operators stand beside them.
+A case runs a hundred times from an empty stream, which holds more launches than these make; the
+median of rounds counts. torch.neg and the same calls as operators stand beside them.
 """
 
 import argparse

@@ -8,9 +8,9 @@ torch's product with the dequantized weight; `ours` begins when the call before 
 `chained` may begin before, as calls do by default. Graphs, cold weights, medians. Activations are
 in bf16, and from LEAST_QUANTIZED rows on, or of the rows that are named, in other recipes too,
 beside torch's product of what they dequantize to; `pt` is torch._scaled_mm of fp8_row's values, and
-of the weight in e4m3, with one scale for each. No file is written where weights, rows or activations are named: weights that many
-rows are multiplied by in 16 bits, MXFP6 and MXFP8 after they have become bf16, are measured then
-alone.
+of the weight in e4m3, with one scale for each. No file is written where weights, rows or
+activations are named: weights that many rows are multiplied by in 16 bits, MXFP6 and MXFP8 after
+they have become bf16, are measured then alone.
 """
 
 import argparse

@@ -27,8 +27,8 @@ struct Fp4TilesDivision {
 };
 
 struct Fp4TilesPlan {
-  /// Before the product: A's rows in bf16 in the workspace, where they are not in bf16 or f16, or in
-  /// FP8 beside mxfp4.
+  /// Before the product: A's rows in bf16 in the workspace, where they are not in bf16 or f16, or
+  /// in FP8 beside mxfp4.
   std::optional<quantize_detail::DequantizePlan> conversion;
   /// And B's, where there is no kernel that takes its codes. They lie behind A's.
   std::optional<quantize_detail::DequantizePlan> b_conversion;
