@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "blockscale/cuda.h"
@@ -112,8 +113,9 @@ TEST_F(QuantizedGemm, RefusesWithTheArgumentsName) {
   x_.quantized->out = many.view();
   expect_invalid("a.batch", "is 2");
   x_.quantized->out = mxfp8.view();
-  x_.quantized->out.scales = const_cast<void*>(x_.b.scales);
+  const void* const b_scales = std::exchange(x_.b.scales, x_.quantized->out.scales);
   expect_invalid("quantized.out.scales", "overlaps b.scales");
+  x_.b.scales = b_scales;
   x_.quantized->out.scales = x_.quantized->out.values;
   expect_invalid("quantized.out.values", "overlaps quantized.out.scales");
   x_.quantized->out = mxfp8.view();
