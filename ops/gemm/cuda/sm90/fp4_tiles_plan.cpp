@@ -32,10 +32,6 @@ bool takes_fp4_tiles(const GemmArguments& x, const cuda::Chip& chip) {
              kMostElements / x.d.batch;
 }
 
-/// Rows of A from which it is multiplied in FP8: fewer are read from memory, not multiplied, most
-/// of the time.
-constexpr std::int64_t kLeastRowsInFp8 = 48;
-
 /// Whether A's rows may stay in FP8: with scales that hold for all of K.
 bool takes_fp8(const GemmArguments& x) {
   const RecipeTraits& a = recipe_traits(x.a.recipe);
