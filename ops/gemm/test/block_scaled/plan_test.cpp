@@ -73,7 +73,7 @@ TEST(BlockScaledPlan, ExistsForEveryShape) {
       ASSERT_TRUE(plan) << x.d.rows << " x " << x.d.columns << " x " << x.a.k;
       SCOPED_TRACE(plan->str());
       expect_launchable(*plan, x);
-      EXPECT_TRUE(x.d.rows > 32 || kBlockScaledKernels[plan->kernel].rows == 32);
+      EXPECT_EQ(kBlockScaledKernels[plan->kernel].rows, x.d.rows <= 32 ? 32 : 128);
       EXPECT_GT(plan->expected_seconds, 0);
       EXPECT_EQ(path_of(x), GemmPath::sm120_block_scaled);
     }
@@ -165,16 +165,9 @@ TEST(BlockScaledPlan, IsBeforeTransformsAndQuantizers) {
   }
 }
 
-/// Of few rows or few tiles small ones, that more multiprocessors have a part of; of many the large
-/// ones, which ask L2 for less. A third of the multiprocessors take longer, and memory is a floor.
-TEST(BlockScaledPlan, ChoosesTilesByAModel) {
-  const auto rows = [](std::int64_t m, std::int64_t n) {
-    const auto x = imagined_product(m, n, 4096, Recipe::nvfp4, Recipe::nvfp4);
-    return kBlockScaledKernels[plan_block_scaled(x, chip())->kernel].rows;
-  };
-  EXPECT_EQ(rows(64, 4096), 32);
-  EXPECT_EQ(rows(512, 128), 32);
-  EXPECT_EQ(rows(4096, 4096), 128);
+/// A third of the multiprocessors take longer, memory is a floor, and elements of six bits in bytes
+/// take twice as long.
+TEST(BlockScaledPlan, ExpectsTimesByPublicFigures) {
   const auto seconds = [](std::int64_t m, const char* of, Recipe b) {
     const auto x = imagined_product(m, 4096, 4096, Recipe::mxfp8_e4m3, b);
     return plan_block_scaled(x, cuda::chip_named(of))->expected_seconds;
