@@ -133,6 +133,11 @@ TEST(Fp4TilesPlan, SaysWhatIsLaunched) {
   EXPECT_THAT(text(64, 4096, 7168), HasSubstr("divided among 3 blocks of a cluster; 96 x 384"));
 }
 
+/// Whether FP8's tensor cores multiply rows of A as they are, with weights that become e4m3.
+bool stays_in_fp8(Recipe a, Recipe b) {
+  return b == Recipe::mxfp4 && (a == Recipe::fp8_row || a == Recipe::fp8_tensor);
+}
+
 /// Where it is in FP8, MXFP8, NVFP4 or MXFP4: rows that begin anywhere, of any number but those
 /// that kernels of few rows take, and those that stay in FP8 beside mxfp4.
 TEST(Fp4TilesPlan, HasAConverted) {
@@ -140,7 +145,7 @@ TEST(Fp4TilesPlan, HasAConverted) {
     SCOPED_TRACE(std::string(recipe_traits(a).name) + " x " + recipe_traits(b).name);
     const RecipeTraits& t = recipe_traits(a);
     const bool has_few_rows = t.family == Family::fp8 && t.element == Format::e4m3;
-    const bool stays = has_few_rows && t.block_k == 0 && b == Recipe::mxfp4;
+    const bool stays = stays_in_fp8(a, b);
     for (const std::int64_t m : {1, 16, 17, 5000}) {
       for (const bool batch_invariant : {false, true}) {
         GemmArguments x = imagined_product(m, 512, 352, a, b);
@@ -179,6 +184,8 @@ TEST(Fp4TilesPlan, LeavesScalesOfConvertedRowsToSums) {
     EXPECT_EQ(kFp4TilesKernels[plan->kernel].promotes, promotes);
     EXPECT_EQ(plan->params.a_tensor_scale.data, x.a.tensor_scale);
     EXPECT_EQ(plan->params.a_scales_of_32, recipe_traits(a).block_k == 32 && has_left);
+    ASSERT_EQ(plan->conversion.has_value(), !stays_in_fp8(a, b));
+    if (!plan->conversion) return;
     EXPECT_EQ(plan->conversion->params.scales == nullptr, has_left);
     EXPECT_EQ(plan->conversion->params.tensor_scale_use, TensorScaleUse::none);
   });
