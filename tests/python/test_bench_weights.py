@@ -35,13 +35,15 @@ def test_activations_in_other_recipes_are_apart() -> None:
         "fp8_row x nvfp4, M = 1",
         "nvfp4, M = 1",
     ]
+    quantized = ("fp8_row", "fp8_1x128", "mxfp8_e4m3", "mxfp4")
     options = argparse.Namespace(rows=[16, 1024], activations=None)
     products = weights.products_of("mxfp4", options)
-    quantized = ("fp8_row", "fp8_1x128", "mxfp8_e4m3", "mxfp4")
-    assert products == [(16, "bf16"), (1024, "bf16"), *((1024, name) for name in quantized)]
+    assert products == [(m, name) for name in ("bf16", *quantized) for m in (16, 1024)]
     options.activations = ["mxfp4"]
-    assert weights.products_of("mxfp4", options) == [(1024, "mxfp4")]
+    assert weights.products_of("mxfp4", options) == [(16, "mxfp4"), (1024, "mxfp4")]
     assert weights.products_of("nvfp4", options) == []
+    options.rows = None
+    assert weights.products_of("mxfp4", options) == [(1024, "mxfp4"), (4096, "mxfp4")]
 
 
 def test_weights_in_16_bits_are_multiplied_by_many_rows() -> None:
