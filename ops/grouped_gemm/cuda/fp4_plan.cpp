@@ -4,7 +4,6 @@
 
 #include "ops/gemm/cuda/problem.h"
 #include "ops/gemm/cuda/sm90/fp4_tiles_plan.h"
-#include "ops/gemm/validate.h"
 #include "ops/grouped_gemm/cuda/specs.h"
 #include "ops/grouped_gemm/cuda/tiles.h"
 #include "ops/grouped_gemm/validate.h"
@@ -97,12 +96,7 @@ std::optional<GroupedStep> fp4_tiles_step(const GroupedGemmArguments& x, const c
   p.order = tiles.order;
   p.stages = *stages;
   p.is_direct = is_direct;
-  p.epilogue.rows = static_cast<std::uint32_t>(x.d.rows);
-  if (x.destinations != nullptr) {
-    p.epilogue.d.chunks = gemm_detail::has_chunks(x.d);
-    step.maps[static_cast<std::size_t>(Fp4TilesMap::d)] = {};
-  }
-  set_group_strides(p.epilogue, x);
+  set_results(step, p.epilogue, x, static_cast<std::size_t>(Fp4TilesMap::d));
   set_tiles(step, tiles, tokens, static_cast<int>(fp4_tiles::kTileRows));
   return step;
 }

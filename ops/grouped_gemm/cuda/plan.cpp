@@ -114,13 +114,7 @@ GroupedStep fp8_step_of(const GroupedGemmArguments& x, const cuda::Chip& chip) {
       map_of_values(dense.a, p.a_tail_bytes / kFp8BlockK);
   p.b_once = c.rows == 64;  // as far as is known: groups have few rows
   p.order = tiles.order;
-  if (!x.quantized) p.epilogue.rows = static_cast<std::uint32_t>(x.d.rows);
-  if (x.destinations != nullptr) {
-    // Rows of D, of which there may be more than the product has.
-    p.epilogue.d.chunks = gemm_detail::has_chunks(x.d);
-    step.maps[static_cast<std::size_t>(Fp8GemmMap::d)] = {};
-  }
-  set_group_strides(p.epilogue, x);
+  set_results(step, p.epilogue, x, static_cast<std::size_t>(Fp8GemmMap::d));
   set_gather(step, p, x);
   set_tiles(step, tiles, c.rows, c.columns);
   return step;

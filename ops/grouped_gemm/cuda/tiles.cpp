@@ -5,6 +5,7 @@
 
 #include "ops/common/checks.h"
 #include "ops/gemm/cuda/problem.h"
+#include "ops/gemm/validate.h"
 #include "ops/grouped_gemm/validate.h"
 
 namespace blockscale::grouped_gemm_detail {
@@ -55,6 +56,16 @@ SourceRows source_of(const GroupedGemmArguments& x) {
 void set_group_strides(LinearEpilogue& e, const GroupedGemmArguments& x) {
   e.alpha_factor_stride = 1;
   e.bias.batch_stride = x.b.rows;
+}
+
+void set_results(GroupedStep& step, LinearEpilogue& e, const GroupedGemmArguments& x,
+                 std::size_t map_of_d) {
+  if (!x.quantized) e.rows = static_cast<std::uint32_t>(x.d.rows);
+  if (x.destinations != nullptr) {
+    e.d.chunks = gemm_detail::has_chunks(x.d);
+    step.maps[map_of_d] = {};
+  }
+  set_group_strides(e, x);
 }
 
 std::uint32_t order_bytes(const GroupedGemmArguments& x) {

@@ -29,6 +29,11 @@ SourceRows source_of(const GroupedGemmArguments& x);
 /// Each group has numbers of its own.
 void set_group_strides(LinearEpilogue& e, const GroupedGemmArguments& x);
 
+/// The same, and where a step's tiles go whose tensor maps have D at `map_of_d`: rows that have
+/// destinations, of which there may be more than the product has, are stored by no tensor copies.
+void set_results(GroupedStep& step, LinearEpilogue& e, const GroupedGemmArguments& x,
+                 std::size_t map_of_d);
+
 /// Shared memory that the order of any tiles takes, at most.
 std::uint32_t order_bytes(const GroupedGemmArguments& x);
 

@@ -202,9 +202,7 @@ class Multiplier {
   BLOCKSCALE_DEVICE bool next_has_factors() const {
     if constexpr (kIsNvfp4) return true;
     shared_.ring.wait_full(place_);
-    const auto have = ptx::ld_shared<device::Vector<uint32_t, 2>>(
-        shared_.has_factors(place_.stage, row_ / 64 * 2));
-    return have.at[0] != 0 && have.at[1] != 0;
+    return shared_.all_have_factors(place_.stage, row_ / 64);
   }
 
   /// Waits for the next stage, leaves the oldest if that has ended, and makes numbers of codes,
@@ -349,10 +347,9 @@ class Multiplier {
     }
   }
 
-  /// Leaves the oldest stage: each warp says so when all of its lanes have.
+  /// Leaves the oldest stage.
   BLOCKSCALE_DEVICE void leave() {
-    ptx::bar_warp_sync(ptx::kFullMask);
-    if (ptx::laneid() == 0) ptx::mbarrier_arrive(shared_.ring.empty(left_));
+    shared_.leave(left_);
     if (++left_ == shared_.ring.stages) left_ = 0;
   }
 

@@ -15,12 +15,9 @@
 #include "device/decode/folded_codes.cuh"
 #include "device/kernel.h"
 #include "device/ptx/arithmetic.h"
-#include "device/ptx/barrier.h"
 #include "device/ptx/shared_memory.h"
 #include "device/ptx/sm90/wgmma.h"
 #include "device/ptx/special_registers.h"
-#include "device/ptx/warp.h"
-#include "device/vector.h"
 #include "ops/gemm/kernels/sm90/fp4_tiles_load.cuh"
 
 namespace blockscale::fp4_tiles {
@@ -75,9 +72,7 @@ class Fp8Multiplier {
   /// Waits for the next stage.
   BLOCKSCALE_DEVICE bool next_is_folded() const {
     shared_.ring.wait_full(place_);
-    const auto fit = ptx::ld_shared<device::Vector<uint32_t, 2>>(
-        shared_.has_factors(place_.stage, warpgroup_ * 2));
-    return fit.at[0] != 0 && fit.at[1] != 0;
+    return shared_.all_have_factors(place_.stage, warpgroup_);
   }
 
   /// Goes on to the next stage, which is there.
@@ -134,7 +129,7 @@ class Fp8Multiplier {
       ptx::wgmma_wait_group<0>(products, x.b[0], x.b[1], x.b[2], x.b[3]);
       promote(sums, products, x, turn);
     }
-    leave(x.place);
+    shared_.leave(x.place);
     return goes_on;
   }
 
@@ -168,7 +163,7 @@ class Fp8Multiplier {
         promote(sums, products, x, turn);
       }
     }
-    leave(x.place);
+    shared_.leave(x.place);
   }
 
   BLOCKSCALE_DEVICE ptx::WgmmaDescriptor tokens(uint32_t stage, uint32_t turn) const {
@@ -183,12 +178,6 @@ class Fp8Multiplier {
       const int of_sums = static_cast<int>(turn) * Products::kValues + i;
       sums.set(of_sums, ptx::fma_rn(products.get(i), x.factors[i / 2 % 2], sums.get(of_sums)));
     }
-  }
-
-  /// Each warp says so when all of its lanes have left a stage.
-  BLOCKSCALE_DEVICE void leave(uint32_t stage) const {
-    ptx::bar_warp_sync(ptx::kFullMask);
-    if (ptx::laneid() == 0) ptx::mbarrier_arrive(shared_.ring.empty(stage));
   }
 
   static constexpr auto kE4m3 = ptx::WgmmaElement::e4m3;

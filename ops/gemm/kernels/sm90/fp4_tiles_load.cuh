@@ -89,6 +89,17 @@ struct Shared {
   BLOCKSCALE_DEVICE ptx::SharedAddress has_factors(uint32_t stage, uint32_t of_rows) const {
     return base + (Fp4TilesMemory::kHaveFactors + (stage * (kTileRows / 32) + of_rows) * 4);
   }
+  /// Of the 64 rows of a warpgroup: whether none of these words is 0.
+  BLOCKSCALE_DEVICE bool all_have_factors(uint32_t stage, uint32_t warpgroup) const {
+    const auto have =
+        ptx::ld_shared<device::Vector<uint32_t, 2>>(has_factors(stage, warpgroup * 2));
+    return have.at[0] != 0 && have.at[1] != 0;
+  }
+  /// By whole warps that multiply: each says so when all of its lanes have left a stage.
+  BLOCKSCALE_DEVICE void leave(uint32_t stage) const {
+    ptx::bar_warp_sync(ptx::kFullMask);
+    if (ptx::laneid() == 0) ptx::mbarrier_arrive(ring.empty(stage));
+  }
   BLOCKSCALE_DEVICE ptx::SharedAddress results(uint32_t warp) const {
     return base + (memory.results + warp * 16 * kStoreBytes);
   }
