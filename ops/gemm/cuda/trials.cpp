@@ -69,6 +69,7 @@ bool agrees_with_plain(const TrialProduct& product) {
   cuda::TrialMemory<GemmArguments> memory(
       validated(host, {}), [](auto& x, const auto& visit) { for_each_memory(x, visit); });
   cuda::Chip chip = cuda::current_device();
+  if (product.is_for_one) chip.multiprocessors = 1;
   const auto result = [&] {
     return memory.result_of([&](const GemmArguments& x, const cuda::Execution& execution) {
       ProductPlan plan = plan_product(x, chip);
@@ -104,7 +105,8 @@ TrialProduct trial_product_of_block_scales(int kernel) {
           c.rows - 3,
           72,
           c.rows < 128 ? 1280 : 640,
-          has_atoms ? ScaleLayout::swizzled_128x4 : ScaleLayout::row_major};
+          has_atoms ? ScaleLayout::swizzled_128x4 : ScaleLayout::row_major,
+          true};
 }
 
 cuda::Trial trial_of_block_scales(std::size_t kernel) {

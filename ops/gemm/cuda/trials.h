@@ -21,6 +21,8 @@ struct TrialProduct {
   Recipe a = Recipe::bf16, b = Recipe::nvfp4;
   std::int64_t rows = 1, columns = 1, k = 1;
   ScaleLayout b_layout = ScaleLayout::row_major;
+  /// Planned as if there was one multiprocessor: many would have smaller tiles.
+  bool is_for_one = false;
 };
 
 /// A's recipe for a kernel of such elements.

@@ -1,8 +1,9 @@
 #include "ops/grouped_gemm/cuda/block_scaled_plan.h"
 
+#include "ops/gemm/cuda/sm120/block_scaled_model.h"
 #include "ops/gemm/cuda/sm120/block_scaled_plan.h"
-#include "ops/gemm/validate.h"
 #include "ops/grouped_gemm/cuda/tiles.h"
+#include "ops/grouped_gemm/validate.h"
 
 namespace blockscale::grouped_gemm_detail {
 
@@ -13,7 +14,8 @@ std::optional<GroupedStep> block_scaled_step(const GroupedGemmArguments& x,
   if (x.index != nullptr) return {};
   GemmArguments dense = as_dense(x);
   dense.d.rows = x.rows;  // D may have others, where rows have destinations
-  const int rows = block_scaled_rows_for(average_rows(x));
+  const int rows = best_block_scaled_rows(
+      {{x.a.recipe, x.b.recipe}, average_rows(x), x.b.rows, x.a.k, groups_of(x)}, chip);
   const auto of_dense = plan_block_scaled(dense, chip, rows, order_bytes(x));
   if (!of_dense) return {};
   const Tiles tiles =
@@ -25,12 +27,7 @@ std::optional<GroupedStep> block_scaled_step(const GroupedGemmArguments& x,
   step.maps = of_dense->maps;
   BlockScaledParams& p = step.params.emplace<BlockScaledParams>(of_dense->params);
   set_groups(p, tiles.order);
-  p.epilogue.rows = static_cast<std::uint32_t>(x.d.rows);
-  if (x.destinations != nullptr) {
-    p.epilogue.d.chunks = gemm_detail::has_chunks(x.d);
-    step.maps[static_cast<std::size_t>(BlockScaledMap::d)] = {};
-  }
-  set_group_strides(p.epilogue, x);
+  set_results(step, p.epilogue, x, static_cast<std::size_t>(BlockScaledMap::d));
   set_tiles(step, tiles, rows, static_cast<int>(block_scaled::kColumns));
   return step;
 }

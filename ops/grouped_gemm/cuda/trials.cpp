@@ -36,9 +36,11 @@ bool agrees_with_plain(const TrialGroups& of) {
   host.b = b.view();
   host.d = {d.data(), Format::f32, rows, of.columns};
   host.offsets = offsets.data();
+  host.expected_rows = of.expected_rows;
   cuda::TrialMemory<GroupedGemmArguments> memory(
       validated(host), [](auto& x, const auto& visit) { for_each_memory(x, visit); });
   cuda::Chip chip = cuda::current_device();
+  if (of.expected_rows != 0) chip.multiprocessors = 1;
   const auto result = [&] {
     return memory.result_of([&](const GroupedGemmArguments& x, const cuda::Execution& execution) {
       GroupedPlan plan = plan_grouped(x, chip);
@@ -65,9 +67,10 @@ cuda::Trial trial_of_few_rows(std::size_t kernel) {
 
 TrialGroups trial_groups_of_block_scales(int kernel) {
   const gemm_detail::TrialProduct of_dense = gemm_detail::trial_product_of_block_scales(kernel);
-  // The largest group has a tile that is full and one that is not, and all have on average as many
-  // rows as the kernel is for. More stages than one are the dense product's.
-  return {of_dense.a, of_dense.b, kBlockScaledKernels[kernel].rows + 3, 40, 128, of_dense.b_layout};
+  // The largest group has a tile that is full and one that is not. More stages than one are the
+  // dense product's.
+  const int rows = kBlockScaledKernels[kernel].rows;
+  return {of_dense.a, of_dense.b, rows + 3, 40, 128, of_dense.b_layout, rows};
 }
 
 cuda::Trial trial_of_block_scales(std::size_t kernel) {

@@ -21,6 +21,8 @@ struct TrialGroups {
   std::int32_t rows = 1;  // of the largest group
   std::int64_t columns = 1, k = 1;
   ScaleLayout b_layout = ScaleLayout::row_major;
+  /// Planned as if there was one multiprocessor, and groups had so many rows: 0: as it is.
+  std::int64_t expected_rows = 0;
 };
 
 /// Of its groups: of one row, of none, of the largest, of three.

@@ -65,4 +65,9 @@ double expected_seconds(const BlockScaledSize& size, int tile_rows, const cuda::
   return std::max(multiplying, bytes_of(size) / bytes_per_second(chip) + of_end);
 }
 
+int best_block_scaled_rows(const BlockScaledSize& size, const cuda::Chip& chip) {
+  return *std::ranges::min_element(kBlockScaledRows, {},
+                                   [&](int rows) { return expected_seconds(size, rows, chip); });
+}
+
 }  // namespace blockscale::gemm_detail

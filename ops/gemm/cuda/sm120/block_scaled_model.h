@@ -20,4 +20,7 @@ struct BlockScaledSize {
 /// once; and a tile's end.
 double expected_seconds(const BlockScaledSize& size, int tile_rows, const cuda::Chip& chip);
 
+/// The rows of tiles that are expected to take least.
+int best_block_scaled_rows(const BlockScaledSize& size, const cuda::Chip& chip);
+
 }  // namespace blockscale::gemm_detail

@@ -122,10 +122,6 @@ bool takes_block_scaled(const GemmArguments& x, const cuda::Chip& chip) {
              kMostElements / x.d.batch;
 }
 
-int block_scaled_rows_for(std::int64_t rows) {
-  return rows <= kBlockScaledRows[0] ? kBlockScaledRows[0] : kBlockScaledRows[1];
-}
-
 std::uint32_t block_scaled_band_rows(int rows) {
   constexpr int kBandRows = 2048;  // of A, of tiles that follow each other
   return static_cast<std::uint32_t>(kBandRows / rows);
@@ -136,7 +132,7 @@ std::optional<BlockScaledPlan> plan_block_scaled(const GemmArguments& x, const c
                                                  std::uint32_t order_bytes) {
   if (x.quantized || !takes_block_scaled(x, chip)) return std::nullopt;
   const BlockScaledSize size = {{x.a.recipe, x.b.recipe}, x.d.rows, x.d.columns, x.a.k, x.d.batch};
-  if (!rows) rows = block_scaled_rows_for(x.d.rows);
+  if (!rows) rows = best_block_scaled_rows(size, chip);
   BlockScaledPlan plan;
   plan.kernel = kBlockScaledKernels.find(x.a.recipe, x.b.recipe, *rows);
   if (plan.kernel < 0) return std::nullopt;

@@ -35,12 +35,11 @@ struct BlockScaledPlan {
 /// of k (but in f32), and of B whose scales in f32 hold for fewer rows than a tile has.
 bool takes_block_scaled(const GemmArguments& validated, const cuda::Chip& chip);
 
-/// Of a tile (kBlockScaledRows), for a matrix of so many rows; and how many such tiles a band has.
-int block_scaled_rows_for(std::int64_t rows);
+/// How many tiles of so many rows a band has.
 std::uint32_t block_scaled_band_rows(int rows);
 
 /// None where they do not, and where D is quantized. `rows`: of A in a tile (kBlockScaledRows), in
-/// place of what suits. `order_bytes`: of shared memory, that an order of
+/// place of what is expected to take least. `order_bytes`: of shared memory, that an order of
 /// groups asks for.
 std::optional<BlockScaledPlan> plan_block_scaled(const GemmArguments& validated,
                                                  const cuda::Chip& chip,

@@ -73,7 +73,7 @@ TEST(BlockScaledPlan, ExistsForEveryShape) {
       ASSERT_TRUE(plan) << x.d.rows << " x " << x.d.columns << " x " << x.a.k;
       SCOPED_TRACE(plan->str());
       expect_launchable(*plan, x);
-      EXPECT_EQ(kBlockScaledKernels[plan->kernel].rows, x.d.rows <= 32 ? 32 : 128);
+      EXPECT_TRUE(x.d.rows > 32 || kBlockScaledKernels[plan->kernel].rows == 32);
       EXPECT_GT(plan->expected_seconds, 0);
       EXPECT_EQ(path_of(x), GemmPath::sm120_block_scaled);
     }
@@ -177,6 +177,19 @@ TEST(BlockScaledPlan, ExpectsTimesByPublicFigures) {
   EXPECT_GT(seconds(8, "GB10", Recipe::mxfp8_e4m3), 4096.0 * 4096 / 273e9);
   EXPECT_GT(seconds(4096, "RTX 5090", Recipe::mxfp6_e3m2),
             1.5 * seconds(4096, "RTX 5090", Recipe::mxfp8_e4m3));
+}
+
+/// Small ones of few rows, and where large ones would be fewer than multiprocessors; else these,
+/// which ask L2 for less.
+TEST(BlockScaledPlan, ChoosesTilesByThem) {
+  const auto rows = [](std::int64_t m, std::int64_t n) {
+    const auto x = imagined_product(m, n, 4096, Recipe::nvfp4, Recipe::nvfp4);
+    return kBlockScaledKernels[plan_block_scaled(x, chip())->kernel].rows;
+  };
+  EXPECT_EQ(rows(64, 4096), 32);
+  EXPECT_EQ(rows(512, 512), 32);
+  EXPECT_EQ(rows(1280, 2176), 128);
+  EXPECT_EQ(rows(4096, 4096), 128);
 }
 
 TEST(BlockScaledPlan, SaysWhatIsLaunched) {
