@@ -13,8 +13,8 @@
 namespace blockscale::cli {
 namespace {
 
-/// What one scale covers: as given, else as the recipe has it.
-Shape block_of(const LayoutRequest& request) {
+/// What one scale of a tensor covers: as given, else as the recipe has it.
+Shape block_of(const LayoutRequest& request, const Shape& tensor) {
   Shape block{request.rows_per_scale.value_or(1), request.group.value_or(0)};
   if (request.recipe) {
     const RecipeTraits& traits = recipe_traits(*request.recipe);
@@ -22,9 +22,9 @@ Shape block_of(const LayoutRequest& request) {
       throw UsageError(std::string("--recipe ") + traits.name + " has no scales");
     }
     if (!request.rows_per_scale) {
-      block.rows = traits.block_rows == 0 ? request.shape->rows : traits.block_rows;
+      block.rows = traits.block_rows == 0 ? tensor.rows : traits.block_rows;
     }
-    if (!request.group) block.k = traits.block_k == 0 ? request.shape->k : traits.block_k;
+    if (!request.group) block.k = traits.block_k == 0 ? tensor.k : traits.block_k;
   }
   if (block.k == 0) throw UsageError("--layout needs --recipe or --group, such as --group 16");
   return block;
@@ -65,7 +65,7 @@ ExitCode inspect_layout(const LayoutRequest& request, bool json) {
   if (!request.layout || !request.shape) {
     throw UsageError("--layout needs --shape, such as --shape 256x128");
   }
-  const Shape block = block_of(request);
+  const Shape block = block_of(request, *request.shape);
   const std::int64_t leading_stride = request.leading_stride.value_or(0);
   const std::int64_t batch = request.batch.value_or(1);
   const OperandMajor major = request.major.value_or(OperandMajor::k);

@@ -14,7 +14,7 @@ tracked() { git ls-files --cached --others --exclude-standard "$@"; }
 build_packages=(g++-12 cmake ninja-build ccache pkg-config libhwy-dev libtbb-dev
   nlohmann-json3-dev libspdlog-dev libxxhash-dev libre2-dev libcli11-dev libgtest-dev
   libgmock-dev libboost-context-dev)
-check_packages=(clang-19 libclang-rt-19-dev llvm-19 clang-format-19 clang-tidy-19 shellcheck git jq)
+check_packages=(clang-19 libclang-rt-19-dev llvm-19 clang-format-19 shellcheck git jq)
 python_packages=(python3 python3-venv)
 
 as_root() {

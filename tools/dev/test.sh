@@ -135,10 +135,13 @@ step_lint() {
 }
 
 lint_sources() {
+  local headers # of sanitizers: clang's, which its tools alone come without
+  headers=$(clang++-19 -print-resource-dir)/include
   [[ -f build/sanitized/compile_commands.json ]] || configure_sanitized
   tracked 'runtime/*.cpp' 'device/*.cpp' 'ops/*.cpp' 'models/*.cpp' 'cli/*.cpp' |
     grep -vE '_(test|bench|fuzz)\.cpp$' |
-    xargs -P "$jobs" -n 1 clang-tidy-19 -p build/sanitized --quiet --warnings-as-errors='*'
+    xargs -P "$jobs" -n 1 build/venv/bin/clang-tidy -p build/sanitized --quiet \
+      --extra-arg="-idirafter$headers" --warnings-as-errors='*'
 }
 
 # --- highway: the SIMD code with a newer Highway than the system's ----------------------------------

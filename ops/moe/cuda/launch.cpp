@@ -76,13 +76,11 @@ void launch_part(const MoePartPlan& part, int architecture, const cuda::Executio
 template <class Visit>
 void for_each_trial(const MoePlan& plan, const Visit& visit) {
   for (const MoePartPlan& part : plan.parts) {
-    for (const auto* const product : {&part.up, &part.down}) {
-      grouped_gemm_detail::for_each_trial(*product, visit);
-    }
+    grouped_gemm_detail::for_each_trial(part.up, visit);
+    grouped_gemm_detail::for_each_trial(part.down, visit);
     if (!part.shared) continue;
-    for (const auto* const product : {&part.shared->up, &part.shared->down}) {
-      gemm_detail::for_each_trial(*product, visit);
-    }
+    gemm_detail::for_each_trial(part.shared->up, visit);
+    gemm_detail::for_each_trial(part.shared->down, visit);
   }
 }
 

@@ -113,13 +113,15 @@ bool outruns_plain_kernel(const GemmArguments& x, bool converts_a, bool converts
 
 /// The product of the operands themselves behind that of converted ones. Its blocks are few, since
 /// most often they have nothing to do.
-PlainGemmStep fallback_of(const GemmArguments& x, const cuda::Chip& chip, ConversionLoss* loss) {
+std::optional<PlainGemmStep> fallback_of(const GemmArguments& x, const cuda::Chip& chip,
+                                         ConversionLoss* loss) {
   constexpr std::uint32_t kBlocksOfMultiprocessor = 2;
-  PlainGemmStep step = plan_plain_gemm(x, chip).product.value();
-  step.shape.grid.x =
-      std::min(step.shape.grid.x,
+  std::optional<PlainGemmStep> step = plan_plain_gemm(x, chip).product;
+  if (!step) return step;
+  step->shape.grid.x =
+      std::min(step->shape.grid.x,
                kBlocksOfMultiprocessor * static_cast<std::uint32_t>(chip.multiprocessors));
-  step.params.loss = loss;
+  step->params.loss = loss;
   return step;
 }
 
