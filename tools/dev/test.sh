@@ -109,9 +109,19 @@ check_kernels() {
   kernels_checked=1
 }
 
+# Packs are kept for other checkouts, as ccache keeps objects: a kernel of the same sources, flags and
+# compiler is not compiled again.
 build_pack_with_pinned_nvrtc() {
+  local kept=${XDG_CACHE_HOME:-$HOME/.cache}/blockscale-dev pack
   use_pinned_nvrtc
+  mkdir -p "$kept"
+  for pack in "$kept"/*.pack; do
+    if [[ -e $pack && ! -e build/release/${pack##*/} ]]; then cp "$pack" build/release; fi
+  done
   build_kernel_pack build/release --quiet
+  for pack in build/release/*.pack; do
+    cp "$pack" "$kept/new.$$" && mv "$kept/new.$$" "$kept/${pack##*/}"
+  done
 }
 
 # The same compiler on every machine, whatever else is installed.
