@@ -35,13 +35,14 @@ GemmCheck check(const GemmArguments& arguments, std::int64_t samples, const Path
   const GemmPath path = path_of(x);
   const ErrorLimit usual = usual_error(path);
   result.proven_error = proven_error(path, x.a.recipe, x.b.recipe, x.a.k);
+  OperandRows a(x.a), b(x.b);
   for (std::int64_t i = 0; i < result.elements; ++i) {
     const std::int64_t element = sampled_element(i, samples, matrix * x.d.batch);
     const std::int64_t index = element / matrix;
     const std::int64_t m = element % matrix / x.d.columns;
     const std::int64_t n = element % x.d.columns;
     const ReferenceElement reference =
-        reference_element(x, index, m, n, operand_row(x.a, index, m), operand_row(x.b, index, n));
+        reference_element(x, index, m, n, a.get(index, m), b.get(index, n));
     const double ratio = error_ratio(x.d.dtype, matrix_element(x.d, index, m, n), reference);
     result.largest_error = std::max(result.largest_error, ratio);
     if (ratio > 0) result.of_usual = std::max(result.of_usual, ratio / usual(reference));

@@ -11,21 +11,34 @@
 namespace blockscale::gemm_detail {
 namespace {
 
-/// Number `index` of an array of numbers of `format`, packed without gaps.
-float number_at(const void* array, Format format, std::int64_t index) {
-  const int bits = format_traits(format).bits;
+/// Number `index` of an array of numbers of format F, packed without gaps.
+template <Format F>
+float number_at(const void* array, std::int64_t index) {
+  constexpr int bits = format_traits(F).bits;
   const unsigned char* const bytes = static_cast<const unsigned char*>(array);
   std::uint32_t code = 0;
-  if (bits >= 8) {
-    const std::int64_t size = bits / 8;
-    std::memcpy(&code, bytes + index * size, static_cast<std::size_t>(size));
+  if constexpr (bits >= 8) {
+    std::memcpy(&code, bytes + index * (bits / 8), bits / 8);
   } else {
     for (int i = 0; i < bits; ++i) {
       const std::int64_t bit = index * bits + i;
       code |= (unsigned{bytes[bit / 8]} >> (bit % 8) & 1u) << i;
     }
   }
-  return decode(format, code);
+  return decode<F>(code);
+}
+
+float number_at(const void* array, Format format, std::int64_t index) {
+  return visit_format(format, [&](auto f) { return number_at<f.value>(array, index); });
+}
+
+/// What the values of a row are before their scales.
+void decode_row(const void* row, Format format, std::vector<double>& result) {
+  visit_format(format, [&](auto f) {
+    for (std::size_t k = 0; k < result.size(); ++k) {
+      result[k] = double{number_at<f.value>(row, static_cast<std::int64_t>(k))};
+    }
+  });
 }
 
 /// Splitmix64's output function: spreads consecutive integers over all of 64 bits.
@@ -51,18 +64,30 @@ std::vector<double> operand_row(const ScaledTensorView& x, std::int64_t index, s
   const unsigned char* const values = static_cast<const unsigned char*>(x.values) +
                                       matrix * x.value_batch_stride + row * x.value_row_stride;
   std::vector<double> result(static_cast<std::size_t>(x.k));
-  for (std::int64_t k = 0; k < x.k; ++k) {
-    float value = number_at(values, t.element, k);
-    if (t.family != Family::plain) {
-      const std::int64_t i = t.block_rows == 0 ? 0 : row / t.block_rows;
-      const std::int64_t j = t.block_k == 0 ? 0 : k / t.block_k;
-      const std::int64_t offset =
-          matrix * x.scale_batch_stride + scale_offset(x.layout, i, j, x.scale_leading_stride);
-      value *= number_at(x.scales, t.scale, offset);
+  decode_row(values, t.element, result);
+  if (t.family == Family::plain) return result;
+  const std::int64_t i = t.block_rows == 0 ? 0 : row / t.block_rows;
+  const std::int64_t block = t.block_k == 0 ? x.k : t.block_k;
+  for (std::int64_t begin = 0; begin < x.k; begin += block) {
+    const std::int64_t j = begin / block;
+    const std::int64_t offset =
+        matrix * x.scale_batch_stride + scale_offset(x.layout, i, j, x.scale_leading_stride);
+    const float scale = number_at(x.scales, t.scale, offset);
+    for (std::int64_t k = begin; k < std::min(begin + block, x.k); ++k) {
+      double& value = result[static_cast<std::size_t>(k)];
+      value = double{static_cast<float>(value) * scale};
     }
-    result[static_cast<std::size_t>(k)] = double{value};
   }
   return result;
+}
+
+const std::vector<double>& OperandRows::get(std::int64_t index, std::int64_t row) {
+  constexpr std::size_t kMostElements = std::size_t{64} << 20 >> 3;
+  const std::int64_t key = (x_.batch == 1 ? 0 : index) * x_.rows + row;
+  const auto found = rows_.find(key);
+  if (found != rows_.end()) return found->second;
+  if ((rows_.size() + 1) * static_cast<std::size_t>(x_.k) > kMostElements) rows_.clear();
+  return rows_[key] = operand_row(x_, index, row);
 }
 
 double apply_tensor_scale(const ScaledTensorView& x, std::int64_t index, double sum) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <unordered_map>
 #include <vector>
 
 #include "blockscale/gemm.h"
@@ -14,6 +15,19 @@ namespace blockscale::gemm_detail {
 /// Values of row `row` of matrix `index` of a resolved operand, tensor scale left out: the f32
 /// product of code and scale, as f64.
 std::vector<double> operand_row(const ScaledTensorView& x, std::int64_t index, std::int64_t row);
+
+/// Rows of a resolved operand, each decoded once while together they take at most 64 MiB.
+class OperandRows {
+ public:
+  explicit OperandRows(const ScaledTensorView& x) : x_(x) {}
+
+  /// operand_row, valid until the next call.
+  const std::vector<double>& get(std::int64_t index, std::int64_t row);
+
+ private:
+  ScaledTensorView x_;
+  std::unordered_map<std::int64_t, std::vector<double>> rows_;
+};
 
 /// `sum` times (or over, by its sense) the tensor scale of matrix `index`.
 double apply_tensor_scale(const ScaledTensorView& x, std::int64_t index, double sum);

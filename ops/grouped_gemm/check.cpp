@@ -74,12 +74,30 @@ struct Element {
   std::int64_t group, row, column;
 };
 
-/// Row r of the product, decoded.
-std::vector<double> row_of_a(const GroupedGemmArguments& x, std::int64_t group, std::int64_t row) {
-  const std::int64_t source = x.index == nullptr ? row : x.index[row];
-  if (source < 0 || source >= x.a.rows) return std::vector<double>(static_cast<std::size_t>(x.a.k));
-  return gemm_detail::operand_row(x.a, group, source);
-}
+/// The rows that elements are products of.
+class Factors {
+ public:
+  explicit Factors(const GroupedGemmArguments& x)
+      : index_(x.index),
+        rows_(x.a.rows),
+        a_(x.a),
+        b_(x.b),
+        none_(static_cast<std::size_t>(x.a.k)) {}
+
+  /// Zeros where the index names no row.
+  const std::vector<double>& of_a(const Element& e) {
+    const std::int64_t row = index_ == nullptr ? e.row : index_[e.row];
+    return row < 0 || row >= rows_ ? none_ : a_.get(e.group, row);
+  }
+
+  const std::vector<double>& of_b(const Element& e) { return b_.get(e.group, e.column); }
+
+ private:
+  const std::int32_t* index_;
+  std::int64_t rows_;
+  gemm_detail::OperandRows a_, b_;
+  std::vector<double> none_;
+};
 
 /// The product of group g, as the reference takes it.
 GemmArguments product_of_group(const GroupedGemmArguments& x, std::int64_t g) {
@@ -96,11 +114,10 @@ GemmArguments product_of_group(const GroupedGemmArguments& x, std::int64_t g) {
   return product;
 }
 
-double error_of(const GroupedGemmArguments& x, const Element& e,
+double error_of(const GroupedGemmArguments& x, const Element& e, Factors& factors,
                 gemm_detail::ReferenceElement& reference) {
   reference = gemm_detail::reference_element(product_of_group(x, e.group), e.group, e.row, e.column,
-                                             row_of_a(x, e.group, e.row),
-                                             gemm_detail::operand_row(x.b, e.group, e.column));
+                                             factors.of_a(e), factors.of_b(e));
   const std::int64_t matrix = is_masked(x) ? e.group : 0;
   return gemm_detail::error_ratio(
       x.d.dtype, gemm_detail::matrix_element(x.d, matrix, e.row, e.column), reference);
@@ -147,6 +164,7 @@ GemmCheck check_elements(const GroupedGemmArguments& x, std::int64_t samples,
   GemmCheck result;
   result.elements = std::min(samples, elements);
   result.proven_error = gemm_detail::proven_error(path, x.a.recipe, x.b.recipe, x.a.k);
+  Factors factors(x);
   for (std::int64_t i = 0; i < result.elements; ++i) {
     const std::int64_t element = gemm_detail::sampled_element(i, samples, elements);
     const std::int64_t row = element / x.d.columns;
@@ -155,7 +173,7 @@ GemmCheck check_elements(const GroupedGemmArguments& x, std::int64_t samples,
     const FilledGroup& filled = groups[index];
     const Element at{filled.group, filled.rows.begin + row - begins[index], element % x.d.columns};
     gemm_detail::ReferenceElement reference;
-    const double error = error_of(x, at, reference);
+    const double error = error_of(x, at, factors, reference);
     result.largest_error = std::max(result.largest_error, error);
     if (error > 0) result.of_usual = std::max(result.of_usual, error / usual(reference));
   }
