@@ -256,6 +256,24 @@ std::optional<Format> numpy_format(nb::handle x) {
   return std::nullopt;
 }
 
+bool is_numpy_int32(nb::handle x) {
+  if (!is_numpy_array(x)) return false;
+  static const nb::object& name = *new nb::object(interned("dtype"));
+  static const nb::object& int32 = *new nb::object(numpy_dtype(nb::str("int32")));
+  return x.attr(name).is(int32);
+}
+
+bool is_torch_int32(nb::handle x, int device) {
+  nb::dlpack::dltensor tensor;
+  try {
+    if (!is_torch_tensor(x) || !describe_by_table(x, tensor)) return false;
+  } catch (const nb::python_error&) {
+    return false;  // sparse, for one
+  }
+  return tensor.device.device_type == nb::device::cuda::value &&
+         tensor.device.device_id == device && tensor.dtype == nb::dtype<std::int32_t>();
+}
+
 Array input_array(const ArrayName& name, nb::handle object, const Place& place) {
   nb::dlpack::dltensor tensor;
   if (is_exchanged(name, object, place, tensor)) return {name, tensor, nb::borrow(object)};

@@ -97,6 +97,10 @@ const ElementType* torch_type(nb::handle x, nb::dlpack::dltensor& tensor);
 /// bfloat16; nothing for all else.
 std::optional<Format> numpy_format(nb::handle x);
 
+/// Whether it is an array of int32: of numpy's own class, or torch's on a CUDA device.
+bool is_numpy_int32(nb::handle x);
+bool is_torch_int32(nb::handle x, int device);
+
 /// What torch's allocator gave, until it is destroyed: work that is queued on torch's stream by
 /// then may use it. Null where torch has no table of C functions, or no memory.
 struct ManagedTensor;

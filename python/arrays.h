@@ -41,6 +41,8 @@ struct Operand {
   Array plain;
   ScaledArgument scaled;
   ScaledTensorView view;
+
+  std::size_t ndim() const { return plain.ndim() != 0 ? plain.ndim() : scaled.values.ndim(); }
 };
 Operand operand_argument(const char* argument, nb::handle object, const Place& place = {});
 

@@ -91,7 +91,7 @@ bool GemmCallOptions::are_usual() const {
   const std::optional<float> factor = exact_float(beta);
   return factor && (*factor == 0.0f) == c.is_none() && exact_float(alpha) &&
          PyBool_Check(batch_invariant.ptr()) != 0 && is_text(transform, "identity") &&
-         quantization.is_none() && exact_threads(threads);
+         quantization.is_none() && exact_count(threads);
 }
 
 GemmCall gemm_call(nb::handle a, nb::handle b, nb::handle out, Format dtype,
@@ -123,12 +123,9 @@ QuantizedResult quantized_result(const ScaledArgument& out, nb::handle quantizat
 }
 
 bool is_of_matrices(const GemmCall& call) {
-  const auto is_matrix = [](const Operand& operand) {
-    return (operand.plain.ndim() != 0 ? operand.plain : operand.scaled.values).ndim() == 2;
-  };
   const GemmArguments& x = call.arguments;
   const bool with_c = x.beta == 0.0f || call.c.ndim() == 2;
-  return call.out.ndim() == 2 && is_matrix(call.a) && is_matrix(call.b) && with_c &&
+  return call.out.ndim() == 2 && call.a.ndim() == 2 && call.b.ndim() == 2 && with_c &&
          x.d.rows == x.a.rows && x.d.columns == x.b.rows;
 }
 

@@ -98,10 +98,7 @@ void moe_sort_into(nb::handle ids, const nb::tuple& results, const nb::tuple& op
       name_of_ids);
 }
 
-void moe_into(const nb::tuple& operands, const nb::tuple& routes, nb::handle out,
-              const nb::tuple& options, const nb::tuple& where) {
-  const Work work(where);
-  const MoeCall call = moe_call(operands, routes, out, MoeCallOptions(options), work.place());
+void run(const MoeCall& call, const Work& work) {
   with_python_names(
       [&] {
         if (is_rehearsal) {
@@ -113,6 +110,50 @@ void moe_into(const nb::tuple& operands, const nb::tuple& routes, nb::handle out
         }
       },
       name_of_ids);
+}
+
+/// Whether the call was taken as it is: of arrays that all lie in one place.
+bool moe_as_given(const nb::tuple& operands, const nb::tuple& routes, nb::handle out,
+                  const MoeCallOptions& given) {
+  if (!given.are_usual()) return false;
+  const std::optional<TakenPlace> place = TakenPlace::of(out);
+  if (!place || !place->has_int32(routes[0])) return false;
+  if (!given.expert_map.is_none() && !place->has_int32(given.expert_map)) return false;
+  for (const nb::object& factors : {nb::object(routes[1]), given.w13_alphas, given.w2_alphas}) {
+    if (!factors.is_none() && !place->has_f32(factors)) return false;
+  }
+  MoeCallOptions options = given;
+  for (nb::object* const array : {&options.w13_bias, &options.w2_bias, &options.residual}) {
+    if (!place->pair(*array)) return false;
+  }
+  const bool has_biases = !options.w13_bias.is_none() && !options.w2_bias.is_none();
+  if (has_biases && !options.w13_bias[1].equal(options.w2_bias[1])) return false;
+  nb::list taken_operands;
+  for (const nb::handle operand : operands) {
+    const nb::object as_taken = place->operand(operand);
+    if (!as_taken.is_valid()) return false;
+    taken_operands.append(as_taken);
+  }
+  const nb::tuple result = nb::make_tuple(out, place->format());
+  return place->run([&](const Work& work) {
+    return taken(
+        [&] { return moe_call(nb::tuple(taken_operands), routes, result, options, work.place()); },
+        [&](const MoeCall& call) {
+          if (!is_of_layer(call)) return false;
+          run(call, work);
+          return true;
+        });
+  });
+}
+
+/// `out` is a pair (array, Format) where `where` is known.
+bool moe_into(const nb::tuple& operands, const nb::tuple& routes, nb::handle out,
+              const nb::tuple& options, nb::handle where) {
+  const MoeCallOptions given(options);
+  if (where.is_none()) return moe_as_given(operands, routes, out, given);
+  const Work work(nb::cast<nb::tuple>(where));
+  run(moe_call(operands, routes, out, given, work.place()), work);
+  return true;
 }
 
 /// What a layer is described of, in an order of its own.
@@ -170,7 +211,7 @@ void bind_moe(nb::module_& module) {
   module.def("moe_sort", &moe_sort_into, nb::arg("ids"), nb::arg("results"), nb::arg("options"),
              nb::arg("where"));
   module.def("moe", &moe_into, nb::arg("operands"), nb::arg("routes"), nb::arg("out"),
-             nb::arg("options"), nb::arg("where"));
+             nb::arg("options"), nb::arg("where").none());
   module.def("cuda_describe_moe", &describe_layer, nb::arg("sizes"), nb::arg("x"), nb::arg("w13"),
              nb::arg("w2"), nb::arg("transform").none(), nb::arg("activations").none(),
              nb::arg("workspace_limit"), nb::arg("chip").none());

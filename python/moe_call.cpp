@@ -129,6 +129,15 @@ MoeCallOptions::MoeCallOptions(const nb::tuple& o)
       shared(o[14]),
       deterministic(o[15]) {}
 
+bool MoeCallOptions::are_usual() const {
+  constexpr std::int64_t kSizes = std::int64_t{1} << 57;
+  const auto is_flag = [](nb::handle object) { return PyBool_Check(object.ptr()) != 0; };
+  return exact_count(first_expert) && exact_count(threads) &&
+         exact_count(workspace_limit, kSizes) && exact_count(all_experts, kSizes) &&
+         is_flag(batch_invariant) && is_flag(weights_on_input) && is_flag(deterministic) &&
+         shared.is_none();
+}
+
 MoeCall moe_call(const nb::tuple& operands, const nb::tuple& routes, nb::handle out,
                  const MoeCallOptions& options, const Place& place) {
   MoeCall call{.x = operand_argument("x", operands[0], place),
@@ -168,6 +177,16 @@ MoeCall moe_call(const nb::tuple& operands, const nb::tuple& routes, nb::handle 
   call.options.threads = nb::cast<int>(options.threads);
   call.options.workspace_limit = nb::cast<std::int64_t>(options.workspace_limit);
   return call;
+}
+
+bool is_of_layer(const MoeCall& call) {
+  const MoeArguments& x = call.arguments;
+  const bool has_weights_shape =
+      x.weights == nullptr ||
+      (call.weights.shape(0) == call.ids.shape(0) && call.weights.shape(1) == call.ids.shape(1));
+  return call.x.ndim() == 2 && call.w13.ndim() == 3 && call.w2.ndim() == 3 &&
+         call.ids.shape(0) == x.x.rows && has_weights_shape && call.out.ndim() == 2 &&
+         x.y.rows == x.x.rows && x.y.columns == x.w2.rows;
 }
 
 }  // namespace blockscale::python

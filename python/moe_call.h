@@ -54,6 +54,9 @@ struct MoeCallOptions {
   nb::object weights_on_input;
   nb::object shared;  // a pair of operands, or None
   nb::object deterministic;
+
+  /// Whether nothing is asked that Python has to look at, but for arrays.
+  bool are_usual() const;
 };
 
 /// Everything that `moe` takes, with the arrays that keep its memory alive.
@@ -71,5 +74,9 @@ struct MoeCall {
 /// weights or None); `out` is such a pair.
 MoeCall moe_call(const nb::tuple& operands, const nb::tuple& routes, nb::handle out,
                  const MoeCallOptions& options, const Place& place);
+
+/// Whether x [T, H], weights [E, N, K], ids and weights of the routing and the result are a
+/// layer's.
+bool is_of_layer(const MoeCall& call);
 
 }  // namespace blockscale::python

@@ -40,11 +40,7 @@ bool gemm_as_given(nb::handle a, nb::handle b, nb::handle out, const GemmCallOpt
   if (!left.is_valid() || !right.is_valid()) return false;
   GemmCallOptions options = given;
   for (nb::object* const operand : {&options.c, &options.bias, &options.gate}) {
-    int dimensions = 0;
-    if (operand->is_none()) continue;
-    const std::optional<Format> format = place->format_of(*operand, dimensions);
-    if (!format) return false;
-    *operand = nb::make_tuple(*operand, *format);
+    if (!place->pair(*operand)) return false;
   }
   return place->run([&](const Work& work) {
     return taken(

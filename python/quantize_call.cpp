@@ -1,6 +1,5 @@
 #include "quantize_call.h"
 
-#include <limits>
 #include <string>
 
 #include "blockscale/error.h"
@@ -81,7 +80,7 @@ QuantizeCallOptions::QuantizeCallOptions(const nb::tuple& o)
 bool QuantizeCallOptions::are_usual() const {
   return sense.is_none() && scale_mode.is_none() && given_scales.is_none() &&
          channel_weights.is_none() && channel_means.is_none() && is_text(transform, "identity") &&
-         is_text(scale_choice, "amax") && exact_float(amax_floor) && exact_threads(threads);
+         is_text(scale_choice, "amax") && exact_float(amax_floor) && exact_count(threads);
 }
 
 std::optional<float> exact_float(nb::handle object) {
@@ -89,12 +88,12 @@ std::optional<float> exact_float(nb::handle object) {
   return static_cast<float>(PyFloat_AsDouble(object.ptr()));
 }
 
-std::optional<int> exact_threads(nb::handle object) {
+std::optional<std::int64_t> exact_count(nb::handle object, std::int64_t limit) {
   if (!PyLong_CheckExact(object.ptr())) return std::nullopt;
   int overflow = 0;
-  const long value = PyLong_AsLongAndOverflow(object.ptr(), &overflow);
-  if (overflow != 0 || value < 0 || value > std::numeric_limits<int>::max()) return std::nullopt;
-  return static_cast<int>(value);
+  const long long value = PyLong_AsLongLongAndOverflow(object.ptr(), &overflow);
+  if (overflow != 0 || value < 0 || value >= limit) return std::nullopt;
+  return value;
 }
 
 bool is_text(nb::handle object, const char* text) {

@@ -37,9 +37,11 @@ struct QuantizeCallOptions {
   bool are_usual() const;
 };
 
-/// An option that has a default in a place where it usually is: a number, and nothing for others.
+/// An option that has a default in a place where it usually is: a number, and nothing for others. A
+/// count is from 0 on, less than `limit`.
 std::optional<float> exact_float(nb::handle object);
-std::optional<int> exact_threads(nb::handle object);
+std::optional<std::int64_t> exact_count(nb::handle object,
+                                        std::int64_t limit = std::int64_t{1} << 31);
 /// Whether it is this text.
 bool is_text(nb::handle object, const char* text);
 

@@ -86,6 +86,23 @@ std::optional<Format> TakenPlace::format_of(nb::handle array, int& dimensions) c
   return type->format;
 }
 
+bool TakenPlace::pair(nb::object& array) const {
+  int dimensions = 0;
+  if (array.is_none()) return true;
+  const std::optional<Format> format = format_of(array, dimensions);
+  if (format) array = nb::make_tuple(array, *format);
+  return format.has_value();
+}
+
+bool TakenPlace::has_int32(nb::handle array) const {
+  return is_cuda_ ? is_torch_int32(array, device_) : is_numpy_int32(array);
+}
+
+bool TakenPlace::has_f32(nb::handle array) const {
+  int dimensions = 0;
+  return format_of(array, dimensions) == Format::f32;
+}
+
 bool TakenPlace::has(nb::handle scaled_tensor) const {
   const Package& names = package();
   if (!scaled_tensor.type().is(names.scaled_tensor)) return false;

@@ -60,6 +60,12 @@ class TakenPlace {
 
   /// The format of a plain array that lies here, with its dimensions; nothing for others.
   std::optional<Format> format_of(nb::handle array, int& dimensions) const;
+  /// Makes the pair (array, Format) of a plain array that lies here; None stays None. False for
+  /// others.
+  bool pair(nb::object& array) const;
+  /// Whether it is an array of int32, or of f32, and lies here.
+  bool has_int32(nb::handle array) const;
+  bool has_f32(nb::handle array) const;
   /// Whether it is a ScaledTensor, and lies here.
   bool has(nb::handle scaled_tensor) const;
   /// body(the work of a call here).

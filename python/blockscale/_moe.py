@@ -11,7 +11,7 @@ from ._grouped import _require_dimensions
 from ._native import Format, Recipe
 from ._ops import _beside, _operand, _output
 from ._tensor import traits_of
-from ._transform import Lowered, Swiglu, lower
+from ._transform import Lowered, lower, lower_swiglu
 
 _SCORES = ("softmax", "sigmoid")
 _ACTIVATIONS = ("swiglu", "silu", "gelu_tanh", "gelu_erf")
@@ -265,12 +265,21 @@ def moe(
     >>> blockscale.moe(x, w13, w2, ids, None)[:, 0].tolist()  # silu(1) * 128, in bf16
     [93.5, 93.5, 0.0]
     """
+    fused = lower_activation(activation, gate_first, interleave, (limit, alpha, up_shift))
+    recipe = None if activations is None else traits_of(activations, "activations").recipe
+    if out is not None:
+        given = (
+            *(fused, recipe, *_pair(expert_alphas, "expert_alphas"), *_pair(biases, "biases")),
+            *(local_expert_offset, residual, workspace_limit, threads, expert_map, all_experts),
+            *(batch_invariant, weights_on_input, shared, deterministic),
+        )
+        if _native.moe((x, w13, w2), (ids, weights), out, given, None):
+            return out
     left, left_shape, left_format, place = _operand(x, "x")
     up, up_shape, _, up_place = _operand(w13, "w13")
     down, down_shape, _, down_place = _operand(w2, "w2")
     require_place(up_place, place, "w13")
     require_place(down_place, place, "w2")
-    fused = lower_activation(activation, gate_first, interleave, (limit, alpha, up_shift))
     _require_dimensions("x", left_shape, ("T", "H"))
     _require_dimensions("w13", up_shape, ("E", "2 I" if activation == "swiglu" else "I", "H"))
     _require_dimensions("w2", down_shape, ("E", "H", "I"))
@@ -278,7 +287,7 @@ def moe(
     routes = _routes(ids, weights, left_shape[0], place)
     options = (
         fused,
-        None if activations is None else traits_of(activations, "activations").recipe,
+        recipe,
         *_pair_of_alphas(expert_alphas, place),
         *_pair_of_biases(biases, place),
         count(local_expert_offset, "local_expert_offset"),
@@ -322,7 +331,7 @@ def lower_activation(
         raise ValueError(f"interleave: is {columns}, must be 0, 1 or 64")
     if activation == "swiglu":
         order = "gate_first" if gate_first else "up_first"
-        return lower(Swiglu(order, columns or None, *swiglu), "numpy")
+        return lower_swiglu(order, columns or None, *swiglu)
     if activation is not None and activation not in _ACTIVATIONS:
         known = ", ".join(_ACTIVATIONS)
         raise ValueError(f"activation: is {activation!r}, must be {known} or None")

@@ -58,17 +58,7 @@ class Swiglu:
     up_shift: float = 0.0
 
     def __post_init__(self) -> None:
-        _order(self.order)
-        _group(self.group)
-        self.numbers()
-
-    def numbers(self) -> _Numbers:
-        """limit, alpha and shift; None if they are the usual ones."""
-        limit = math.inf if self.limit is None else number(self.limit, "transform.limit")
-        alpha = number(self.alpha, "transform.alpha")
-        up_shift = number(self.up_shift, "transform.up_shift")
-        usual = (math.inf, 1.0, 0.0)
-        return None if (limit, alpha, up_shift) == usual else (limit, alpha, up_shift)
+        lower_swiglu(self.order, self.group, self.limit, self.alpha, self.up_shift)
 
 
 @dataclass(frozen=True)
@@ -140,8 +130,9 @@ def lower(transform: Transform, place: Place) -> Lowered | None:
     if isinstance(transform, str):
         return _lower_name(transform)
     if isinstance(transform, Swiglu):
-        kind = (_KINDS["swiglu"], _order(transform.order), _group(transform.group))
-        return kind + _NO_OPERANDS + (transform.numbers(),)
+        return lower_swiglu(
+            transform.order, transform.group, transform.limit, transform.alpha, transform.up_shift
+        )
     if isinstance(transform, Modulate):
         scale = _rows(transform.scale, "transform.scale", place)
         shift = _rows(transform.shift, "transform.shift", place)
@@ -153,6 +144,21 @@ def lower(transform: Transform, place: Place) -> Lowered | None:
     raise TypeError(
         f"transform: is a {type(transform).__name__}, must be a name, Swiglu, Modulate or RmsNorm"
     )
+
+
+def lower_swiglu(order: Any, group: Any, limit: Any, alpha: Any, up_shift: Any) -> Lowered:
+    """`lower` of Swiglu(order, group, limit, alpha, up_shift).
+
+    Raises:
+        TypeError, ValueError: as Swiglu does.
+    """
+    kind = (_KINDS["swiglu"], _order(order), _group(group))
+    numbers = (
+        math.inf if limit is None else number(limit, "transform.limit"),
+        number(alpha, "transform.alpha"),
+        number(up_shift, "transform.up_shift"),
+    )
+    return kind + _NO_OPERANDS + (None if numbers == _USUAL_SWIGLU else numbers,)
 
 
 def _lower_name(transform: str) -> Lowered | None:
@@ -169,6 +175,7 @@ def _lower_name(transform: str) -> Lowered | None:
     return (_KINDS[transform], 0, 0) + _NO_OPERANDS + (None,)
 
 
+_USUAL_SWIGLU = (math.inf, 1.0, 0.0)
 _NO_OPERANDS: tuple[None, None, None, float] = (None, None, None, _EPSILON)
 
 

@@ -513,8 +513,42 @@ GIVEN = {"x": X, "w13": W13, "w2": W2, "ids": IDS, "weights": WEIGHTS}
     ],
 )  # fmt: skip
 def test_what_is_refused(changes: dict[str, Any], kind: type[Exception], message: str) -> None:
-    with pytest.raises(kind, match="^" + re.escape(message)):
-        blockscale.moe(**(GIVEN | changes))
+    out = np.full((5, 64), 7, np.float32)
+    for given in (GIVEN, GIVEN | {"out": out}):
+        with pytest.raises(kind, match="^" + re.escape(message)):
+            blockscale.moe(**(given | changes))
+    assert (out == 7).all()
+
+
+FP8_WEIGHTS = {
+    name: blockscale.quantize(w, "fp8_128x128") for name, w in (("w13", W13), ("w2", W2))
+}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"weights": None, "activation": "gelu_erf", "w13": W13[:, :48]},
+        {"interleave": 1, "limit": 7.0, "alpha": 1.702, "up_shift": 1.0},
+        {"activations": "fp8_1x128", "local_expert_offset": 1, "batch_invariant": True}
+        | FP8_WEIGHTS,
+        {"biases": (np.ones((4, 96), np.float32), np.ones((4, 64), np.float32))},
+        {"biases": (None, np.ones((4, 64), np.float16)), "residual": X},
+        {"expert_alphas": (np.full(4, 2, np.float32), None)},
+        {"expert_map": np.array([3, 2, 1, 0], np.int32)},
+        {"x": blockscale.quantize(X, "fp8_1x128")} | FP8_WEIGHTS,
+    ],
+)
+def test_calls_with_out_are_taken_as_they_are(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = GIVEN | options
+    y = blockscale.moe(**given)
+    monkeypatch.setattr(blockscale._moe, "_operand", None)  # nothing is looked at in Python
+    out = np.full(y.shape, np.nan, y.dtype)
+    assert blockscale.moe(**given, out=out) is out
+    assert np.array_equal(out, y)
 
 
 def test_residuals_that_overlap_the_result() -> None:
