@@ -1,4 +1,4 @@
-"""The tables of docs/performance.md and README.md, and what tools/bench makes them of."""
+"""The tables of README.md and of the pages on performance, and what tools/bench makes them of."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ def test_the_tables_are_those_of_the_records() -> None:
     subprocess.run([sys.executable, ROOT / "tools/bench/tables.py", "--check"], check=True)
 
 
-def test_every_number_of_a_table_is_generated() -> None:
-    """Outside of blocks the page has no table."""
-    text = tables.BLOCK.sub("", (ROOT / "docs/performance.md").read_text())
+@pytest.mark.parametrize("page", tables.PAGES[1:], ids=lambda page: page.name)
+def test_every_number_of_a_table_is_generated(page: pathlib.Path) -> None:
+    """Outside of blocks a page has no table."""
+    text = tables.BLOCK.sub("", page.read_text())
     assert not [line for line in text.splitlines() if line.startswith("|")]
     assert not re.search(r"\d\.\d", text), "a figure that is typed"
 
 
 @pytest.mark.parametrize(
     "page",
-    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))],
+    [ROOT / "CONTRIBUTING.md", *tables.PAGES, *sorted((ROOT / "docs").glob("*.md"))],
     ids=lambda page: page.name,
 )
 def test_lines_of_pages_are_short(page: pathlib.Path) -> None:
@@ -87,6 +88,9 @@ def test_misses_are_goals_that_do_not_hold() -> None:
         "| short | 1 | 1 | d | 12.0 us | at most 10.0 |",
     ]
     assert tables.misses([record(goals=goals[:1], left_out=1)]) == ["All 2 goals hold."]
+    short = tables.goals([record(goals=goals, left_out=6)])
+    assert short == ["3 of 10 goals are missed, 2 by more than 5%."]
+    assert tables.goals([record(goals=goals[:1])]) == ["All 1 goals hold."]
 
 
 def test_figures_are_a_wrapped_line_each() -> None:

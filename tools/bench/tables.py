@@ -1,4 +1,5 @@
-"""Writes the tables of docs/performance.md and README.md from the records that they name.
+"""Writes the tables of docs/performance.md, docs/performance/ and README.md from the records that
+they name.
 
 Usage: tables.py [--check]
 
@@ -7,6 +8,7 @@ A block stands between `<!-- KIND FILE... -->` and `<!-- end -->`. KIND is
 - `table`: what was measured, on what and by which command, then a row for each case: ours, its
   peer, and the ratio of the two;
 - `misses`: of everything that is asked in the records, what does not hold;
+- `goals`: how much of it that is;
 - `figures`: a line for each record.
 
 Which numbers of a record these are is told by READERS, one for each benchmark. With --check nothing
@@ -27,9 +29,13 @@ import readers
 from readers import Goal, Reader, Row
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAGES = (ROOT / "docs/performance.md", ROOT / "README.md")
+PAGES = (
+    ROOT / "README.md",
+    ROOT / "docs/performance.md",
+    *sorted((ROOT / "docs/performance").glob("*.md")),
+)
 BLOCK = re.compile(
-    r"(<!-- (table|misses|figures)((?:\s+\w[\w-]*)+)\s+-->\n).*?(<!-- end -->)", re.DOTALL
+    r"(<!-- (table|misses|goals|figures)((?:\s+\w[\w-]*)+)\s+-->\n).*?(<!-- end -->)", re.DOTALL
 )
 MUCH = 0.05  # by more than which a goal is missed by much
 
@@ -90,11 +96,23 @@ def table(records: list[Record]) -> list[str]:
     return lines + markdown(head, cells)
 
 
-def misses(records: list[Record]) -> list[str]:
+def missed_goals(records: list[Record]) -> tuple[list[Goal], int]:
+    """Those that do not hold, and of how many."""
     goals = [goal for record in records for goal in record.reader.goals(record.results)]
     left_out = sum(record.reader.left_out(record.results) for record in records)
-    missed = [goal for goal in goals if goal.short > 0]
-    of = len(goals) + left_out
+    return [goal for goal in goals if goal.short > 0], len(goals) + left_out
+
+
+def goals(records: list[Record]) -> list[str]:
+    missed, of = missed_goals(records)
+    if not missed:
+        return [f"All {of} goals hold."]
+    much = sum(goal.short > MUCH for goal in missed)
+    return [f"{len(missed)} of {of} goals are missed, {much} by more than {MUCH:.0%}."]
+
+
+def misses(records: list[Record]) -> list[str]:
+    missed, of = missed_goals(records)
     if not missed:
         return [f"All {of} goals hold."]
     lines = [f"{len(missed)} of {of} goals are missed:", ""]
@@ -126,6 +144,7 @@ def figures(records: list[Record]) -> list[str]:
 KINDS: dict[str, Callable[[list[Record]], list[str]]] = {
     "table": table,
     "misses": misses,
+    "goals": goals,
     "figures": figures,
 }
 
