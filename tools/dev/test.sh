@@ -112,7 +112,7 @@ check_kernels() {
 # Packs are kept for other checkouts, as ccache keeps objects: a kernel of the same sources, flags and
 # compiler is not compiled again.
 build_pack_with_pinned_nvrtc() {
-  local kept=${XDG_CACHE_HOME:-$HOME/.cache}/blockscale-dev pack
+  local kept=${XDG_CACHE_HOME:-${HOME:-build}/.cache}/blockscale-dev pack
   use_pinned_nvrtc
   mkdir -p "$kept"
   for pack in "$kept"/*.pack; do
