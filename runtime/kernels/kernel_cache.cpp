@@ -1,7 +1,6 @@
 #include "runtime/kernels/kernel_cache.h"
 
 #include <fcntl.h>
-#include <spdlog/spdlog.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 
 #include "blockscale/error.h"
 #include "runtime/files/file_lock.h"
+#include "runtime/log.h"
 
 namespace blockscale::runtime {
 namespace {
@@ -116,7 +116,7 @@ CompiledKernel KernelCache::get(const Hash128& source, const std::string& compil
                                 const std::function<CompiledKernel()>& compile) const {
   if (folder_.empty()) return compile();
   if (const std::string reason = problem(); !reason.empty()) {
-    spdlog::debug("the kernel cache is not used: {}", reason);
+    log()->debug("the kernel cache is not used: {}", reason);
     return compile();
   }
   const std::filesystem::path path = entry_path(source, compiler);
@@ -126,14 +126,14 @@ CompiledKernel KernelCache::get(const Hash128& source, const std::string& compil
   const std::filesystem::path lock_path = folder_ / ("lock-" + std::to_string(source.low % kLocks));
   const FileLock lock(lock_path, longest_wait_);
   if (!lock.is_held()) {
-    spdlog::debug("a kernel may be compiled twice: {} cannot be locked", lock_path.string());
+    log()->debug("a kernel may be compiled twice: {} cannot be locked", lock_path.string());
   }
   if (auto kernel = read(path, source, compiler)) return std::move(*kernel);
   CompiledKernel kernel = compile();
   try {
     store(path, kernel);
   } catch (const std::exception& error) {
-    spdlog::debug("kernel {} was compiled and cannot be cached: {}", kernel.name, error.what());
+    log()->debug("kernel {} was compiled and cannot be cached: {}", kernel.name, error.what());
   }
   return kernel;
 }
@@ -166,7 +166,7 @@ std::optional<CompiledKernel> KernelCache::read(const std::filesystem::path& pat
         entry.resources, {code.begin(), code.end()}};
   } catch (const Error& error) {
     if (error.code() != ErrorCode::not_found) {
-      spdlog::debug("an entry of the kernel cache is made anew: {}", error.what());
+      log()->debug("an entry of the kernel cache is made anew: {}", error.what());
     }
     return std::nullopt;
   }

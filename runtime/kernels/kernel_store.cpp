@@ -1,11 +1,10 @@
 #include "runtime/kernels/kernel_store.h"
 
-#include <spdlog/spdlog.h>
-
 #include <utility>
 
 #include "blockscale/error.h"
 #include "runtime/cuda/nvrtc.h"
+#include "runtime/log.h"
 
 namespace blockscale::runtime {
 
@@ -53,7 +52,7 @@ KernelImage KernelStore::image(const KernelSpec& spec) {
       }
       return {packed->cubin(*kernel), kernel->resources, packed->path()};
     }
-    spdlog::debug("kernel {} is not in {}", spec.name, packed->path().string());
+    log()->debug("kernel {} is not in {}", spec.name, packed->path().string());
   }
   const CompiledKernel& kernel = compiled(spec, source);
   return {kernel.cubin, kernel.resources, {}};

@@ -1,7 +1,5 @@
 #include "blockscale/kernels.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <chrono>
 #include <mutex>
@@ -17,6 +15,7 @@
 #include "runtime/cuda/nvrtc.h"
 #include "runtime/kernels/kernel.h"
 #include "runtime/kernels/kernel_store.h"
+#include "runtime/log.h"
 
 namespace blockscale {
 namespace {
@@ -127,7 +126,7 @@ std::optional<CompiledKernel> reuse(const KernelSpec& spec, const KernelPack* ol
         packed->source, packed->resources,    {code.begin(), code.end()}};
   } catch (const Error& error) {
     if (error.code() != ErrorCode::corrupt_file && error.code() != ErrorCode::io) throw;
-    spdlog::debug("compiled anew: {}", error.what());
+    runtime::log()->debug("compiled anew: {}", error.what());
     return std::nullopt;
   }
 }

@@ -1,6 +1,5 @@
 #include "ops/common/cuda/trials.h"
 
-#include <spdlog/spdlog.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,6 +17,7 @@
 #include "runtime/hash.h"
 #include "runtime/kernels/kernel_cache.h"
 #include "runtime/kernels/kernel_store.h"
+#include "runtime/log.h"
 
 namespace blockscale::cuda {
 namespace {
@@ -104,7 +104,7 @@ class VerdictFile {
     const auto bytes = static_cast<::ssize_t>(text.size());
     if (::pwrite(lock_.descriptor(), text.data(), text.size(), 0) != bytes ||
         ::ftruncate(lock_.descriptor(), bytes) != 0 || ::fsync(lock_.descriptor()) != 0) {
-      spdlog::debug("what a trial found is not kept: {} cannot be written", path_.string());
+      runtime::log()->debug("what a trial found is not kept: {} cannot be written", path_.string());
     }
   }
 
@@ -168,7 +168,8 @@ bool Trials::passed(const Trial& trial, int device, void* stream) {
     if (!verdict) verdict = verdict_on(trial, name + " on " + chip.name, file);
   }
   if (!verdict->passed) {
-    spdlog::warn("plain kernels take the place of {} on {}: {}", name, chip.name, verdict->why);
+    runtime::log()->warn("plain kernels take the place of {} on {}: {}", name, chip.name,
+                         verdict->why);
   }
   return verdicts_[{device, name}] = verdict->passed;
 }

@@ -5,6 +5,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -56,9 +57,11 @@ class KernelTrials : public test::OnFakeDriver {
           fake_.reset();
           fake_.compute_capability = 120;
           fake_.parameter_bytes = 8;
-          testing::internal::CaptureStdout();
+          const int errors = dup(STDERR_FILENO);
+          said_ = std::tmpfile();
+          dup2(fileno(said_), STDERR_FILENO);
           body();
-          std::fputs(testing::internal::GetCapturedStdout().c_str(), stderr);
+          dup2(errors, STDERR_FILENO);
           std::_Exit(HasFailure() ? 1 : 0);  // the pack is the parent's
         },
         testing::ExitedWithCode(0), "");
@@ -81,10 +84,12 @@ class KernelTrials : public test::OnFakeDriver {
     };
   }
 
-  /// What was logged, to standard output, since the last time.
-  static std::string said() {
-    std::string text = testing::internal::GetCapturedStdout();
-    testing::internal::CaptureStdout();
+  /// What was logged, to standard error, since the last time.
+  std::string said() {
+    std::string text;
+    std::fseek(said_, said_bytes_, SEEK_SET);
+    for (int c = std::getc(said_); c != EOF; c = std::getc(said_)) text += static_cast<char>(c);
+    said_bytes_ += static_cast<long>(text.size());
     return text;
   }
 
@@ -121,6 +126,8 @@ class KernelTrials : public test::OnFakeDriver {
   }
 
   test::ScratchFolder folder_;
+  std::FILE* said_ = nullptr;  // of a process: its standard error
+  long said_bytes_ = 0;        // of it, that were asked for
 };
 
 TEST_F(KernelTrials, AKernelThatPassesIsLaunched) {

@@ -1,7 +1,5 @@
 #include "ops/gemm/cuda/tuning.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -17,6 +15,7 @@
 #include "runtime/cuda/dynamic_library.h"
 #include "runtime/kernels/kernel_cache.h"
 #include "runtime/kernels/kernel_sources.h"
+#include "runtime/log.h"
 
 namespace blockscale::gemm_detail {
 namespace {
@@ -204,7 +203,7 @@ const Tuning& Tuning::of_user() {
     try {
       return new Tuning(read(user_file()));
     } catch (const Error& error) {
-      spdlog::warn("products are not tuned: {}", error.what());
+      runtime::log()->warn("products are not tuned: {}", error.what());
       return new Tuning();
     }
   }();
