@@ -14,8 +14,9 @@ std::optional<GroupedStep> block_scaled_step(const GroupedGemmArguments& x,
   if (x.index != nullptr) return {};
   GemmArguments dense = as_dense(x);
   dense.d.rows = x.rows;  // D may have others, where rows have destinations
-  const int rows = best_block_scaled_rows(
-      {{x.a.recipe, x.b.recipe}, average_rows(x), x.b.rows, x.a.k, groups_of(x)}, chip);
+  const BlockScaledSize size = {
+      {x.a.recipe, x.b.recipe}, average_rows(x), x.b.rows, x.a.k, groups_of(x)};
+  const int rows = best_block_scaled_rows(size, chip);
   const auto of_dense = plan_block_scaled(dense, chip, rows, order_bytes(x));
   if (!of_dense) return {};
   const Tiles tiles =
@@ -29,6 +30,7 @@ std::optional<GroupedStep> block_scaled_step(const GroupedGemmArguments& x,
   set_groups(p, tiles.order);
   set_results(step, p.epilogue, x, static_cast<std::size_t>(BlockScaledMap::d));
   set_tiles(step, tiles, rows, static_cast<int>(block_scaled::kColumns));
+  step.expected_seconds = expected_seconds(size, rows, chip);
   return step;
 }
 

@@ -478,7 +478,8 @@ std::string GroupedStep::str() const {
          " x " + std::to_string(columns) +
          std::visit([](const auto& p) { return text_of(p); }, params) + "; " +
          std::to_string(product(shape.grid)) + " x " + std::to_string(shape.block.x) +
-         " threads, " + std::to_string(shape.dynamic_shared_bytes) + " bytes shared\n";
+         " threads, " + std::to_string(shape.dynamic_shared_bytes) + " bytes shared" +
+         (expected_seconds == 0 ? "" : text_of_expected(expected_seconds)) + "\n";
 }
 
 GemmPath GroupedStep::path() const {

@@ -41,6 +41,9 @@ struct GroupedStep {
   std::int64_t most_tiles = 0;              // that there can be
   int rows = 0;                             // of a tile
   int columns = 0;
+  /// Of groups that all have the average rows, by public figures (sm120/block_scaled_model.h); 0
+  /// where no model says.
+  double expected_seconds = 0;
 
   /// The arithmetic of a product's step.
   gemm_detail::GemmPath path() const;

@@ -183,18 +183,22 @@ std::string text_of_block_scaled(const BlockScaledParams& p) {
          " of K; A's scales " + scales(p.a_scales) + ", B's " + scales(p.b_scales);
 }
 
+std::string text_of_expected(double seconds) {
+  char text[64];
+  std::snprintf(text, sizeof text, "; %.1f us by public figures, never measured", seconds * 1e6);
+  return text;
+}
+
 std::string BlockScaledPlan::str() const {
   const BlockScaledParams& p = params;
   const BlockScaledConfig config = kBlockScaledKernels[kernel];
-  char expected[64];
-  std::snprintf(expected, sizeof expected, "; %.1f us by public figures, never measured\n",
-                expected_seconds * 1e6);
   return block_scaled_kernel_name(config) + ": " + std::to_string(p.order.dense.tiles) +
          " tiles of " + std::to_string(config.rows) + " x " + std::to_string(kColumns) + ", " +
          text_of_block_scaled(p) + "; " + std::to_string(shape.grid.x) + " x " +
          std::to_string(shape.block.x) + " threads, " + std::to_string(p.stages) + " stages, " +
          std::to_string(shape.dynamic_shared_bytes) + " bytes shared, stored " +
-         (p.epilogue.d.chunks ? "as boxes" : "by elements") + expected;
+         (p.epilogue.d.chunks ? "as boxes" : "by elements") + text_of_expected(expected_seconds) +
+         "\n";
 }
 
 std::vector<runtime::KernelSpec> block_scaled_kernel_specs() {

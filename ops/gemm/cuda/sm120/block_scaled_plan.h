@@ -51,6 +51,8 @@ void set_groups(BlockScaledParams& params, const GroupedOrder& order);
 
 /// Stages and scales, for plans' texts.
 std::string text_of_block_scaled(const BlockScaledParams& params);
+/// What a product is expected to take (block_scaled_model.h), for plans' texts.
+std::string text_of_expected(double seconds);
 
 std::string block_scaled_kernel_name(const BlockScaledConfig& config);
 
