@@ -145,6 +145,30 @@ TEST(EmulatedFp8Tiles, EpiloguesAndRowsThatDoNotDependOnOthers) {
   test::expect_same_rows(some, all);
 }
 
+/// Numbers of 16 bits from the sums themselves, times A's scales of rows.
+TEST(EmulatedFp8Tiles, StoresDirectly) {
+  const auto run_directly = [](PlainOperands& operands, int tokens, const auto& change) {
+    return run_fp4_tiles(operands, emulator::random_order(3), in_fp8(tokens),
+                         [&](Fp4TilesPlan& plan) {
+                           EXPECT_TRUE(plan.params.is_direct);
+                           change(plan.params);
+                         });
+  };
+  for (const int tokens : {64, 256}) {
+    PlainProblem p = problem_of(Recipe::fp8_row, Recipe::mxfp4, 85, 136, 256);
+    p.d = tokens == 64 ? Format::f16 : Format::bf16;
+    test::check_emulated(p, kPath, [&](PlainOperands& operands) {
+      return run_directly(operands, tokens, [](Fp4TilesParams&) {});
+    });
+    const test::Mutant<Fp4TilesParams> mutant = {
+        "rows have the scale of the first one",
+        [](Fp4TilesParams& params) { params.epilogue.row_scales.stride = 0; }};
+    test::expect_rejected(mutant, p, kPath, [&](PlainOperands& operands, const auto& change) {
+      return run_directly(operands, tokens, change);
+    });
+  }
+}
+
 /// What launches that are wrong in one place give.
 TEST(EmulatedFp8Tiles, MutantsAreRejected) {
   std::vector<test::Mutant<Fp4TilesParams>> mutants = test::scale_mutants<Fp4TilesParams>();
