@@ -243,11 +243,25 @@ std::optional<Array> numpy_array(nb::handle object, bool to_write) {
   return array;
 }
 
-std::optional<Format> numpy_format(nb::handle x) {
-  if (!is_numpy_array(x)) return std::nullopt;
+bool describe_tensor(nb::handle x, nb::dlpack::dltensor& tensor) {
+  if (!is_torch_tensor(x)) return false;
+  try {
+    return describe_by_table(x, tensor);
+  } catch (const nb::python_error&) {
+    return false;
+  }
+}
+
+/// The dtype of an array of numpy's own class, an object that numpy has one of unless it is swapped
+/// or annotated; null for all else.
+nb::object numpy_dtype_of(nb::handle x) {
   static const nb::object& name = *new nb::object(interned("dtype"));
-  const nb::object dtype = x.attr(name);
-  // numpy has one object for a dtype unless it is swapped or annotated.
+  return is_numpy_array(x) ? x.attr(name) : nb::object();
+}
+
+std::optional<Format> numpy_format(nb::handle x) {
+  const nb::object dtype = numpy_dtype_of(x);
+  if (!dtype.is_valid()) return std::nullopt;
   static const nb::object& f32 = *new nb::object(numpy_dtype(nb::str("float32")));
   static const nb::object& f16 = *new nb::object(numpy_dtype(nb::str("float16")));
   if (dtype.is(f32)) return Format::f32;
@@ -257,21 +271,8 @@ std::optional<Format> numpy_format(nb::handle x) {
 }
 
 bool is_numpy_int32(nb::handle x) {
-  if (!is_numpy_array(x)) return false;
-  static const nb::object& name = *new nb::object(interned("dtype"));
   static const nb::object& int32 = *new nb::object(numpy_dtype(nb::str("int32")));
-  return x.attr(name).is(int32);
-}
-
-bool is_torch_int32(nb::handle x, int device) {
-  nb::dlpack::dltensor tensor;
-  try {
-    if (!is_torch_tensor(x) || !describe_by_table(x, tensor)) return false;
-  } catch (const nb::python_error&) {
-    return false;  // sparse, for one
-  }
-  return tensor.device.device_type == nb::device::cuda::value &&
-         tensor.device.device_id == device && tensor.dtype == nb::dtype<std::int32_t>();
+  return numpy_dtype_of(x).is(int32);
 }
 
 Array input_array(const ArrayName& name, nb::handle object, const Place& place) {

@@ -87,6 +87,8 @@ struct ElementType {
   Format format;
 };
 
+/// Whether it is a tensor of torch that its table describes: no sparse one, say.
+bool describe_tensor(nb::handle x, nb::dlpack::dltensor& tensor);
 /// The type of a tensor of torch that is taken as it is, and its memory: on the CPU or a CUDA
 /// device, strided, with neither a gradient nor a negation to come. Null for all else.
 const ElementType* tensor_type(nb::handle x, nb::dlpack::dltensor& tensor);
@@ -97,9 +99,8 @@ const ElementType* torch_type(nb::handle x, nb::dlpack::dltensor& tensor);
 /// bfloat16; nothing for all else.
 std::optional<Format> numpy_format(nb::handle x);
 
-/// Whether it is an array of int32: of numpy's own class, or torch's on a CUDA device.
+/// Whether it is an array of int32 of numpy's own class.
 bool is_numpy_int32(nb::handle x);
-bool is_torch_int32(nb::handle x, int device);
 
 /// What torch's allocator gave, until it is destroyed: work that is queued on torch's stream by
 /// then may use it. Null where torch has no table of C functions, or no memory.

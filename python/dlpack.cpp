@@ -117,12 +117,7 @@ nb::object export_dlpack(const nb::ndarray<>& array, Format format) {
 const ElementType* tensor_type(nb::handle x, nb::dlpack::dltensor& tensor) {
   static const nb::object& requires_grad = *new nb::object(interned("requires_grad"));
   static const nb::object& is_neg = *new nb::object(interned("is_neg"));
-  if (!is_torch_tensor(x)) return nullptr;
-  try {
-    if (!describe_by_table(x, tensor)) return nullptr;
-  } catch (const nb::python_error&) {
-    return nullptr;  // sparse, for one
-  }
+  if (!describe_tensor(x, tensor)) return nullptr;
   const auto kind = tensor.device.device_type;
   const bool is_plain = (kind == nb::device::cuda::value || kind == nb::device::cpu::value) &&
                         x.attr(requires_grad).is(Py_False) && x.attr(is_neg)().is(Py_False);

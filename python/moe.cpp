@@ -128,21 +128,17 @@ bool moe_as_given(const nb::tuple& operands, const nb::tuple& routes, nb::handle
   }
   const bool has_biases = !options.w13_bias.is_none() && !options.w2_bias.is_none();
   if (has_biases && !options.w13_bias[1].equal(options.w2_bias[1])) return false;
-  nb::list taken_operands;
-  for (const nb::handle operand : operands) {
-    const nb::object as_taken = place->operand(operand);
-    if (!as_taken.is_valid()) return false;
-    taken_operands.append(as_taken);
-  }
-  const nb::tuple result = nb::make_tuple(out, place->format());
+  const nb::object x = place->operand(operands[0]), w13 = place->operand(operands[1]),
+                   w2 = place->operand(operands[2]);
+  if (!x.is_valid() || !w13.is_valid() || !w2.is_valid()) return false;
+  const nb::tuple here = nb::make_tuple(x, w13, w2), result = nb::make_tuple(out, place->format());
   return place->run([&](const Work& work) {
-    return taken(
-        [&] { return moe_call(nb::tuple(taken_operands), routes, result, options, work.place()); },
-        [&](const MoeCall& call) {
-          if (!is_of_layer(call)) return false;
-          run(call, work);
-          return true;
-        });
+    return taken([&] { return moe_call(here, routes, result, options, work.place()); },
+                 [&](const MoeCall& call) {
+                   if (!is_of_layer(call)) return false;
+                   run(call, work);
+                   return true;
+                 });
   });
 }
 

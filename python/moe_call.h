@@ -35,8 +35,8 @@ struct MoeSortCall {
 MoeSortCall moe_sort_call(nb::handle ids, const nb::tuple& results, const nb::tuple& options,
                           const Place& place);
 
-/// Options of `moe`, as Python made them of what the caller gave: a tuple in the order of these
-/// members.
+/// Options of `moe`: a tuple in the order of these members, as Python made them; of a call that is
+/// taken as it was given, arrays stand where pairs do.
 struct MoeCallOptions {
   explicit MoeCallOptions(const nb::tuple& options);
 

@@ -95,7 +95,10 @@ bool TakenPlace::pair(nb::object& array) const {
 }
 
 bool TakenPlace::has_int32(nb::handle array) const {
-  return is_cuda_ ? is_torch_int32(array, device_) : is_numpy_int32(array);
+  if (!is_cuda_) return is_numpy_int32(array);
+  nb::dlpack::dltensor tensor;
+  return describe_tensor(array, tensor) && tensor.device.device_type == nb::device::cuda::value &&
+         tensor.device.device_id == device_ && tensor.dtype == nb::dtype<std::int32_t>();
 }
 
 bool TakenPlace::has_f32(nb::handle array) const {
