@@ -82,7 +82,7 @@ std::vector<double> operand_row(const ScaledTensorView& x, std::int64_t index, s
 }
 
 const std::vector<double>& OperandRows::get(std::int64_t index, std::int64_t row) {
-  constexpr std::size_t kMostElements = std::size_t{64} << 20 >> 3;
+  constexpr std::size_t kMostElements = (std::size_t{64} << 20) / sizeof(double);
   const std::int64_t key = (x_.batch == 1 ? 0 : index) * x_.rows + row;
   const auto found = rows_.find(key);
   if (found != rows_.end()) return found->second;

@@ -114,7 +114,7 @@ def goals(records: list[Record]) -> list[str]:
 def misses(records: list[Record]) -> list[str]:
     missed, of = missed_goals(records)
     if not missed:
-        return [f"All {of} goals hold."]
+        return goals(records)
     lines = [f"{len(missed)} of {of} goals are missed:", ""]
     rows = []
     for group in dict.fromkeys(goal.group for goal in missed):
