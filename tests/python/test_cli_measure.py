@@ -435,6 +435,8 @@ def test_a_damaged_tuning_file_is_said_and_not_used(program: Program, tmp_path: 
     result = program(*arguments, BLOCKSCALE_TUNING=str(file))
     assert (result.code, result.out) == (0, program.ok(*arguments))
     assert f"products are not tuned: {file}: is no JSON" in result.err, result
+    silent = program(*arguments, BLOCKSCALE_TUNING=str(file), BLOCKSCALE_LOG="off")
+    assert (silent.code, silent.err) == (0, "")
 
 
 def test_bench_copy(program: Program):

@@ -62,6 +62,8 @@ class KernelTrials : public test::OnFakeDriver {
           dup2(fileno(said_), STDERR_FILENO);
           body();
           dup2(errors, STDERR_FILENO);
+          said_bytes_ = 0;
+          std::fputs(said().c_str(), stderr);
           std::_Exit(HasFailure() ? 1 : 0);  // the pack is the parent's
         },
         testing::ExitedWithCode(0), "");

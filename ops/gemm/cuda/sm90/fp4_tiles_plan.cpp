@@ -111,8 +111,8 @@ bool outruns_plain_kernel(const GemmArguments& x, bool converts_a, bool converts
   return weights * of_weight + launches * kLaunch < weights * kPlainRow * rows;
 }
 
-/// The product of the operands themselves behind that of converted ones. Its blocks are few, since
-/// most often they have nothing to do.
+/// The product of the operands themselves behind that of converted ones; none where D has no
+/// element. Its blocks are few, since most often they have nothing to do.
 std::optional<PlainGemmStep> fallback_of(const GemmArguments& x, const cuda::Chip& chip,
                                          ConversionLoss* loss) {
   constexpr std::uint32_t kBlocksOfMultiprocessor = 2;
