@@ -47,6 +47,7 @@ GemmCall product_call(nb::handle a, nb::handle b, const GemmCallOptions& options
   }
   to.beta = nb::cast<float>(options.beta);
   to.batch_invariant = nb::cast<bool>(options.batch_invariant);
+  to.fast_accumulation = nb::cast<bool>(options.fast_accumulation);
   call.threads = nb::cast<int>(options.threads);
   if (!options.c.is_none()) {
     to.c = pair_view("c", options.c, place, call.c, [](const Array& array, Format dtype) {
@@ -85,13 +86,14 @@ GemmCallOptions::GemmCallOptions(const nb::tuple& o)
       transform(o[5]),
       quantization(o[6]),
       threads(o[7]),
-      gate(o[8]) {}
+      gate(o[8]),
+      fast_accumulation(o[9]) {}
 
 bool GemmCallOptions::are_usual() const {
   const std::optional<float> factor = exact_float(beta);
   return factor && (*factor == 0.0f) == c.is_none() && exact_float(alpha) &&
-         PyBool_Check(batch_invariant.ptr()) != 0 && is_text(transform, "identity") &&
-         quantization.is_none() && exact_count(threads);
+         PyBool_Check(batch_invariant.ptr()) != 0 && PyBool_Check(fast_accumulation.ptr()) != 0 &&
+         is_text(transform, "identity") && quantization.is_none() && exact_count(threads);
 }
 
 GemmCall gemm_call(nb::handle a, nb::handle b, nb::handle out, Format dtype,

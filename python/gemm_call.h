@@ -22,6 +22,7 @@ struct GemmCallOptions {
   nb::object quantization;  // of a quantized result: (scale mode, True or None, floor); or None
   nb::object threads;
   nb::object gate;  // as c and bias are
+  nb::object fast_accumulation;
 
   /// Whether nothing is asked but alpha, a bias and the like, so that Python need not look.
   bool are_usual() const;

@@ -1,7 +1,7 @@
 // Codes of e2m1 as e4m3, for FP8's tensor cores: each times the power of two that its block's scale
-// in ue8m0 has over the least of its row's next four blocks. e4m3 has every code times 2^-5 to 2^6,
-// exactly, as normal numbers, so that such four scales need not be the same for one factor in f32
-// to be left to the sum of their products.
+// in ue8m0 has over the least that its row's tables have room for. e4m3 has every code times 2^-5
+// to 2^6, exactly, as normal numbers, so that scales need not be the same for one factor in f32 to
+// be left to the sum of their products.
 //
 // The eight magnitudes of a block are a table of eight bytes, from which codes take theirs.
 #pragma once
@@ -23,22 +23,43 @@ struct FoldedScales {
   bool fit;
 };
 
-/// The exponent that a magnitude's byte in e4m3 may have more than in the table of the least scale.
+/// The exponent that a magnitude's byte in e4m3 may have more than in the table of the least scale
+/// that there is room for.
 inline constexpr uint32_t kMostFolded = 11;
 /// value = 2^kFoldedUnit * byte, in the table of the least scale.
 inline constexpr uint32_t kFoldedUnit = 5;
 
-/// Scales that are too far apart, or that f32 has no factor of, are factors of their own: their
-/// tables have the codes' values.
-BLOCKSCALE_DEVICE FoldedScales fold_scales(const uint32_t (&scales)[kFoldedBlocks]) {
-  uint32_t least = scales[0], most = scales[0];
-  BLOCKSCALE_UNROLL
-  for (const uint32_t scale : scales) {
-    least = scale < least ? scale : least;
-    most = scale > most ? scale : most;
+/// The least and the largest of four scales.
+struct ScaleRange {
+  uint32_t least, most;
+
+  BLOCKSCALE_DEVICE explicit ScaleRange(const uint32_t (&scales)[kFoldedBlocks])
+      : least(scales[0]), most(scales[0]) {
+    BLOCKSCALE_UNROLL
+    for (const uint32_t scale : scales) {
+      least = scale < least ? scale : least;
+      most = scale > most ? scale : most;
+    }
   }
+
+  /// Whether tables hold them whose least scale is `first`.
+  BLOCKSCALE_DEVICE bool fits(uint32_t first) const {
+    return least >= first && most - first <= kMostFolded && most < 255 && first + kFoldedUnit < 255;
+  }
+
+  /// The least scale of tables that have room for others on both sides.
+  BLOCKSCALE_DEVICE uint32_t first_of_middle() const {
+    const uint32_t middle = (least + most) / 2;
+    return middle < kMostFolded / 2 ? 0 : middle - kMostFolded / 2;
+  }
+};
+
+/// By tables whose least scale is `least`. Scales that do not fit them are factors of their own:
+/// their tables have the codes' values.
+BLOCKSCALE_DEVICE FoldedScales fold_scales(const uint32_t (&scales)[kFoldedBlocks],
+                                           uint32_t least) {
   FoldedScales folded;
-  folded.fit = most - least <= kMostFolded && most < 255 && least + kFoldedUnit < 255;
+  folded.fit = ScaleRange(scales).fits(least);
   BLOCKSCALE_UNROLL
   for (uint32_t i = 0; i < kFoldedBlocks; ++i) {
     const uint32_t exponent = folded.fit ? scales[i] - least : kFoldedUnit;

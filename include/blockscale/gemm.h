@@ -42,6 +42,10 @@ struct GemmArguments {
   QuantizeInput transform = {};
   /// The bits of a row of D depend neither on M nor on the other rows of A. May cost time.
   bool batch_invariant = false;
+  /// FP8's tensor cores may add up all of K, where otherwise f32 adds up their sums of 128: faster,
+  /// and less exact (docs/numerics.md, "Error bound"). Hopper does so with A in fp8_row or
+  /// fp8_tensor beside B in mxfp4; everything else is as it is without.
+  bool fast_accumulation = false;
   /// In place of `d`, which then is not looked at: D is quantized and not stored otherwise.
   std::optional<QuantizedResult> quantized = {};
 };

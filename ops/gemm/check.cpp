@@ -33,7 +33,7 @@ GemmCheck check(const GemmArguments& arguments, std::int64_t samples, const Path
   GemmCheck result;
   result.elements = std::min(samples, matrix * x.d.batch);
   const GemmPath path = path_of(x);
-  const ErrorLimit usual = usual_error(path);
+  const ErrorLimit usual = usual_error(path, x.a.k);
   result.proven_error = proven_error(path, x.a.recipe, x.b.recipe, x.a.k);
   OperandRows a(x.a), b(x.b);
   for (std::int64_t i = 0; i < result.elements; ++i) {

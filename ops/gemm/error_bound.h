@@ -45,14 +45,20 @@ inline constexpr UsualError kUsualErrors[] = {
     {GemmPath::cpu_fused, "CPU, fused", {16, 48}, 0.49},
     {GemmPath::cpu_unfused, "CPU, unfused", {16, 48}, 0.49},
     {GemmPath::sm90_fp8, "sm_90, FP8", {16000, 104000}, 0.59},
+    {GemmPath::sm90_fp8_fast, "sm_90, FP8, fast", {16000, 104000}, 0.35},  // each 128 of k
     {GemmPath::fp4_few_rows, "FP4, few rows", {6, 18}, 0.28},
     {GemmPath::sm90_fp4_tiles, "sm_90, many rows", {32, 1024}, 0.56},
     {GemmPath::sm120_block_scaled, "sm_120, block scales", {16, 512}, 0.44},
     {GemmPath::plain, "plain kernels", {8, 28}, 0.46},
 };
 
-constexpr ErrorLimit usual_error(GemmPath path) {
-  return kUsualErrors[static_cast<std::size_t>(path)].limit;
+/// With sums of all of K, those of products of one sign lose more with each of them.
+constexpr ErrorLimit usual_error(GemmPath path, std::int64_t k = kFp8BlockK) {
+  ErrorLimit limit = kUsualErrors[static_cast<std::size_t>(path)].limit;
+  if (path == GemmPath::sm90_fp8_fast) {
+    limit.same_sign *= static_cast<double>(ceil_div(k, std::int64_t{kFp8BlockK}));
+  }
+  return limit;
 }
 
 /// What n roundings of f32 make of a sum at most, in units of 2^-24 of its terms' magnitudes:
@@ -65,8 +71,13 @@ constexpr double roundings(double n) {
 /// beta C, bias, and up to 8 sums of blocks or warps that divide K.
 inline constexpr double kEndRoundings = 16;
 
-/// What wgmma makes of a k-block of 128, and what without a subnormal code of e4m3.
-inline constexpr double kWgmmaError = 348 * 0x1p11;
+/// What so many instructions of wgmma make of a sum (docs/numerics.md has the proof).
+constexpr double wgmma_error(double instructions) {
+  return (33 * instructions + 216) * 0x1p11;
+}
+
+/// Of a k-block of 128, and that without a subnormal code of e4m3.
+inline constexpr double kWgmmaError = wgmma_error(4);
 inline constexpr double kWgmmaNormalError = 131 * 0x1p11;
 
 /// What mma.sync makes of a segment of so many instructions: 25 bits are kept of each product but
@@ -144,9 +155,12 @@ constexpr double proven_error(GemmPath path, Recipe a, Recipe b, std::int64_t k)
   if (path == GemmPath::fp4_few_rows) return proven_error_of_fp4(a, b, k);
   if (path == GemmPath::sm90_fp4_tiles) return proven_error_of_fp4_tiles(a, b, k);
   if (path == GemmPath::sm120_block_scaled) return proven_error_of_block_scaled(a, b, k);
-  if (path == GemmPath::sm90_fp8) {
+  if (path == GemmPath::sm90_fp8 || path == GemmPath::sm90_fp8_fast) {
     const double in_f32 = roundings(static_cast<double>(ceil_div(k, 128)) + kEndRoundings);
-    return kWgmmaError * (1 + in_f32 * 0x1p-24) + in_f32;
+    const double sums = path == GemmPath::sm90_fp8
+                            ? kWgmmaError
+                            : wgmma_error(static_cast<double>(ceil_div(k, 32)));
+    return sums * (1 + in_f32 * 0x1p-24) + in_f32;
   }
   constexpr std::int64_t kSpan = 4096;  // of k; the CPU adds spans in f64
   return roundings(static_cast<double>(k < kSpan ? k : kSpan) + kEndRoundings);

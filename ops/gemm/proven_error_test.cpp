@@ -156,6 +156,7 @@ TEST(ProvenError, HoldsForWhatASearchClimbsTo) {
       {plain(Format::f16, 2), false, mma_segment_error(Format::f16, 2), 500},
       {plain(Format::bf16, 8), true, mma_segment_error(Format::bf16, 8), 20},
       {plain(Format::f16, 8), false, mma_segment_error(Format::f16, 8), 30},
+      {{Format::e4m3, {}, 32, 16}, false, gemm_detail::wgmma_error(16), 250'000},
   };
   Random random(31);
   for (const Climb& c : climbs) {
@@ -236,6 +237,26 @@ TEST(UsualError, OfWgmmaHoldsForUsualData) {
   EXPECT_GE(largest, 0.25);
 }
 
+/// Chains of instructions over all of K.
+TEST(UsualError, OfWgmmaOverAllOfKHoldsForUsualData) {
+  Random random(35);
+  const auto families = usual_families(random);
+  double largest = 0;
+  for (const std::size_t blocks : {std::size_t{4}, std::size_t{32}, std::size_t{100}}) {
+    const ErrorLimit usual = gemm_detail::usual_error(GemmPath::sm90_fp8_fast,
+                                                      static_cast<std::int64_t>(blocks * kBlock));
+    const Sums all = {Format::e4m3, {}, 32, 4 * blocks};
+    for (std::size_t i = 0; i < 2000 / blocks; ++i) {
+      for (const auto& [a, b] : families) {
+        const Result result = sum_of(all, blocks_of(blocks, a, b));
+        largest = std::max(largest, result.error() / usual(result.exact));
+      }
+    }
+  }
+  EXPECT_LE(largest, 1);
+  EXPECT_GE(largest, 0.25);
+}
+
 /// A step of weights in NVFP4, times their scales, and of tokens, which `form` holds.
 Codes scaled_step(Format form, Format of_tokens, Random& random,
                   const std::function<double()>& tokens, const std::function<double()>& weights) {
@@ -309,6 +330,10 @@ TEST(ProvenError, GrowsWithKAsF32Does) {
   constexpr Recipe kA = Recipe::fp8_1x128, kB = Recipe::fp8_128x128;
   EXPECT_NEAR(proven_error(GemmPath::sm90_fp8, kA, kB, 128), 348 * 2048 + 17, 2);
   EXPECT_NEAR(proven_error(GemmPath::sm90_fp8, kA, kB, 8192), 348 * 2048 + 80, 8);
+  EXPECT_EQ(proven_error(GemmPath::sm90_fp8_fast, Recipe::fp8_row, Recipe::mxfp4, 128),
+            proven_error(GemmPath::sm90_fp8, Recipe::fp8_row, Recipe::mxfp4, 128));
+  EXPECT_NEAR(proven_error(GemmPath::sm90_fp8_fast, Recipe::fp8_row, Recipe::mxfp4, 4096),
+              (33 * 128 + 216) * 2048 + 48, 40);
   EXPECT_NEAR(proven_error(GemmPath::plain, Recipe::bf16, Recipe::mxfp4, 4096), 19.5 + 144, 0.1);
   EXPECT_NEAR(proven_error(GemmPath::plain, Recipe::bf16, Recipe::nvfp4, 4096), 9.5 + 272, 0.1);
   EXPECT_NEAR(proven_error(GemmPath::plain, Recipe::f16, Recipe::mxfp4, 4096), 8196 + 144, 0.2);

@@ -375,6 +375,7 @@ def gemm(
     out_dtype: Any = None,
     transform: Transform = "identity",
     batch_invariant: bool = False,
+    fast_accumulation: bool = False,
     threads: int = 0,
 ) -> Any:
     """gate * (alpha * a b^T + bias) + beta * c, or what a transform makes of it.
@@ -397,6 +398,10 @@ def gemm(
             ups, as the columns of `quantize`'s x are, and the result has half as many columns.
         batch_invariant: the bits of a row of the result depend neither on M nor on the other rows
             of `a`. May cost time.
+        fast_accumulation: FP8's tensor cores may add up all of K, where otherwise float32 adds up
+            their sums of 128: faster, and less exact (docs/numerics.md, "Error bound"). Hopper does
+            so with `a` in "fp8_row" or "fp8_tensor" beside `b` in "mxfp4"; everything else is as it
+            is without.
         threads: 0 for all of the machine's.
 
     Returns:
@@ -414,10 +419,11 @@ def gemm(
     """
     if out is not None:
         given = (alpha, beta, c, bias, batch_invariant, transform, None, threads, gate)
-        if _native.gemm(a, b, out, given, None):
+        if _native.gemm(a, b, out, (*given, fast_accumulation), None):
             return out
     place, shape, left_format, left, right, options = product_of(
-        a, b, alpha, beta, c, bias, batch_invariant, transform, None, threads, gate
+        *(a, b, alpha, beta, c, bias, batch_invariant, transform, None, threads, gate),
+        fast_accumulation,
     )
     dtype = out_dtype if out_dtype is not None else left_format or Format.f32
     result, array, fmt = _output(out, shape, dtype, place, "a")
@@ -440,6 +446,7 @@ def product_of(
     quantization: tuple[MxScaleMode, bool | None, float] | None,
     threads: int,
     gate: Any,
+    fast_accumulation: bool = False,
 ) -> tuple[Place, tuple[int, ...], Format | None, Any, Any, tuple[Any, ...]]:
     """What a product asks for, looked at: (where everything lies, shape of the result, format of a
     plain `a`, then for the native module a, b, options).
@@ -461,8 +468,10 @@ def product_of(
     c_pair = None if c is None or beta == 0.0 else _beside(c, "c", place)
     bias_pair = None if bias is None else _row(bias, "bias", place)
     gate_pair = None if gate is None else _row(gate, "gate", place)
-    invariant = bool(batch_invariant)
-    options = (factor, beta, c_pair, bias_pair, invariant, fused, quantization, threads, gate_pair)
+    options = (
+        *(factor, beta, c_pair, bias_pair, bool(batch_invariant), fused, quantization, threads),
+        *(gate_pair, bool(fast_accumulation)),
+    )
     return place, shape, left_format, left, right, options
 
 

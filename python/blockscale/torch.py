@@ -17,9 +17,9 @@ are errors. No gradient flows through them.
 - gemm(a, b, a_recipe, b_recipe, *, a_scales=None, b_scales=None, a_layout="row_major",
   b_layout="row_major", a_tensor_scale=None, b_tensor_scale=None, sense="divisor", alpha=1.0,
   alpha_factor=None, beta=0.0, c=None, bias=None, batch_invariant=False, gate=None,
-  transform="identity", out_dtype=torch.bfloat16) -> Tensor. An operand of recipe "bf16", "f16" or
-  "f32" has no scales; `alpha_factor` is a tensor in place of `alpha`. `transform` is gelu_tanh,
-  gelu_erf, silu or swiglu too.
+  fast_accumulation=False, transform="identity", out_dtype=torch.bfloat16) -> Tensor. An operand of
+  recipe "bf16", "f16" or "f32" has no scales; `alpha_factor` is a tensor in place of `alpha`.
+  `transform` is gelu_tanh, gelu_erf, silu or swiglu too.
 - gemm_out(..., *, ..., out): gemm into `out`.
 - gemm_quantize(a, b, a_recipe, b_recipe, recipe, *, ..., layout="row_major", scale_mode=None,
   tensor_scale=None, amax_floor=0.0, transform="identity") -> (values, scales): gemm's result in
@@ -92,6 +92,7 @@ _PARTS = """Tensor? a_scales=None, Tensor? b_scales=None, str a_layout="row_majo
     str sense="divisor", float alpha=1.0"""
 _OPTIONS = f"""{_PARTS}, Tensor? alpha_factor=None, float beta=0.0,
     Tensor? c=None, Tensor? bias=None, bool batch_invariant=False"""
+_OF_GEMM = "Tensor? gate=None, bool fast_accumulation=False"
 _OF_GROUPS = f"""{_PARTS}, Tensor? alpha_factor=None, Tensor? bias=None,
     SymInt expected_rows=0, bool batch_invariant=False"""
 _OF_OFFSETS = f"{_OF_GROUPS}, Tensor? lengths=None, Tensor? index=None"
@@ -106,9 +107,9 @@ _SCHEMAS = (
     str transform="identity") -> (Tensor values, Tensor scales, Tensor tensor_scale)""",
     """dequantize(Tensor values, Tensor scales, str recipe, *, str layout="row_major",
     Tensor? tensor_scale=None, str sense="divisor", ScalarType out_dtype=float) -> Tensor""",
-    f"""gemm({_OPERANDS}, *, {_OPTIONS}, Tensor? gate=None, str transform="identity",
+    f"""gemm({_OPERANDS}, *, {_OPTIONS}, {_OF_GEMM}, str transform="identity",
     ScalarType out_dtype=bfloat16) -> Tensor""",
-    f"""gemm_out({_OPERANDS}, *, {_OPTIONS}, Tensor? gate=None, str transform="identity",
+    f"""gemm_out({_OPERANDS}, *, {_OPTIONS}, {_OF_GEMM}, str transform="identity",
     Tensor(a!) out) -> ()""",
     f"gemm_quantize({_OPERANDS}, str recipe, *, {_OPTIONS}, {_QUANTIZED}",
     f"""grouped_gemm({_OPERANDS}, Tensor offsets, *, {_OF_ROWS}, SymInt? out_rows=None,

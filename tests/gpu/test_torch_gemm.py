@@ -133,6 +133,16 @@ def test_a_row_does_not_depend_on_the_others_where_that_is_asked() -> None:
         assert torch.equal(product(m), want[:m])
 
 
+def test_fast_accumulation_is_less_exact() -> None:
+    """Of products of one sign."""
+    x, w = spread(300, 4096).abs(), blockscale.quantize(spread(576, 4096, seed=1).abs(), "mxfp4")
+    a = blockscale.quantize(x, "fp8_row")
+    exact = blockscale.dequantize(a).double() @ blockscale.dequantize(w).double().t()
+    promoted, fast = (blockscale.gemm(a, w, fast_accumulation=on).double() for on in (False, True))
+    errors = [float((d - exact).norm() / exact.norm()) for d in (promoted, fast)]
+    assert errors[0] < 0.01 and errors[0] < errors[1] < 0.2
+
+
 @pytest.mark.parametrize("shared", [None, "a", "b"])
 def test_batches(shared: str | None) -> None:
     def make(rows: int, recipe: str, seed: int, one: bool) -> ScaledTensor:

@@ -85,7 +85,7 @@ def test_short_way_is_the_long_one(dtype: type, left: str, with_bias: bool) -> N
     short, long = poisoned((3, 12), dtype)[:, :9], poisoned((3, 9), dtype)
     gate = normal(9, seed=3) if with_bias else None
     options = {"bias": bias, "gate": gate, "threads": 1}
-    given = (0.5, 0.0, None, bias, False, "identity", None, 1, gate)
+    given = (0.5, 0.0, None, bias, False, "identity", None, 1, gate, False)
     assert blockscale._native.gemm(a, b, short, given, None)
     short[:] = np.nan
     assert blockscale.gemm(a, b, out=short, alpha=0.5, **options) is short
@@ -123,6 +123,17 @@ def test_short_way_leaves_the_rest() -> None:
 
 
 @pytest.mark.parametrize("with_out", [False, True])
+def test_fast_accumulation_is_nothing_here(with_out: bool) -> None:
+    a, b = (
+        blockscale.quantize(normal(3, 96), "fp8_row"),
+        blockscale.quantize(normal(5, 96), "mxfp4"),
+    )
+    out = np.empty((3, 5), np.float32) if with_out else None
+    fast = blockscale.gemm(a, b, out=out, fast_accumulation=True)
+    assert np.array_equal(fast, blockscale.gemm(a, b))
+
+
+@pytest.mark.parametrize("with_out", [False, True])
 def test_a_bias_of_one_row_is_a_bias(with_out: bool) -> None:
     a, b = normal(3, 32), blockscale.quantize(normal(5, 32), "mxfp4")
     bias = normal(5, seed=2)
@@ -140,7 +151,7 @@ def test_a_bias_of_one_row_is_a_bias(with_out: bool) -> None:
 def test_c_and_beta_by_the_short_way() -> None:
     a, b, c = normal(3, 32), blockscale.quantize(normal(5, 32), "mxfp4"), normal(3, 5, seed=3)
     out = np.empty((3, 5), np.float32)
-    given = (1.0, 2.0, c, None, False, "identity", None, 0, None)
+    given = (1.0, 2.0, c, None, False, "identity", None, 0, None, False)
     assert blockscale._native.gemm(a, b, out, given, None)
     assert np.array_equal(out, blockscale.gemm(a, b, beta=2.0, c=c))
     for wrong in (c[:2], c[:, :4], None):

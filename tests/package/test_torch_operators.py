@@ -302,12 +302,13 @@ def calls() -> dict[str, tuple[list[Any], dict[str, Any]]]:
     a, b, scales = operands(6, 8, 256, "fp8_1x128", "fp8_128x128")
     recipes = ["fp8_1x128", "fp8_128x128"]
     more = {"alpha": 2.0, "beta": 0.5, "c": normal(6, 8), "bias": normal(8)}
+    of_gemm = {"gate": normal(8), "fast_accumulation": True}
     layouts = {"a_layout": "row_major", "b_layout": "row_major"}
     x, x_scales, factor = ops.quantize(normal(6, 256), "nvfp4")
     return {
         "quantize": ([normal(6, 256), "nvfp4"], {"layout": "swizzled_128x4"}),
         "dequantize": ([x, x_scales, "nvfp4"], {"tensor_scale": factor}),
-        "gemm": ([a, b, *recipes], scales | more | layouts),
+        "gemm": ([a, b, *recipes], scales | more | layouts | of_gemm),
         "gemm_out": ([a, b, *recipes], scales | {"out": torch.empty(6, 8)}),
         "gemm_quantize": (
             [a, b, *recipes, "fp8_1x128"],

@@ -2,11 +2,12 @@
 
 Options: [--layers NAME...] [--repeats N]
 
-Weights are random numbers in fp8_128x128, for which x becomes fp8_1x128, or in FP4, by which bf16
-is multiplied; x and y are bf16. Graphs of calls that name other experts in turn where those of one
-call may be in a cache, replayed in random order; medians count. `F` is the larger of chain(bytes),
-bytes of x, y and the weights of the experts that have rows, and of what torch's FP8 product takes
-for as many operations; chain(b) is what reading b bytes takes and 4.2 us.
+Weights are random numbers in fp8_128x128, for which x becomes fp8_1x128, or in FP4, beside which it
+is bf16 or, where a layer says so, in FP8 with a scale a row; x and y are bf16. Graphs of calls that
+name other experts in turn where those of one call may be in a cache, replayed in random order;
+medians count. `F` is the larger of chain(bytes), bytes of x, y and the weights of the experts that
+have rows, and of what torch's FP8 product takes for as many operations; chain(b) is what reading b
+bytes takes and 4.2 us.
 `experts` of `of` are here. Of a uniform routing of up to 8 tokens to more experts than are here
 each token has one here; of `zipf` (the r-th most wanted expert by r^-1.2) the most wanted one is.
 `one hot`: all tokens go to the same 8. Before anything is timed, y of a few tokens is compared with
@@ -41,11 +42,7 @@ class Layer(NamedTuple):
     experts: int
     of: int
     weights: str = "fp8_128x128"
-
-    @property
-    def activations(self) -> str:
-        """What is multiplied by the weights."""
-        return "fp8_1x128" if self.weights.startswith("fp8") else "bf16"
+    activations: str = "fp8_1x128"  # what is multiplied by the weights
 
 
 LAYERS = {
@@ -53,8 +50,9 @@ LAYERS = {
     "DeepSeek-V3 TP8": Layer(7168, 256, 256, 256),
     "Qwen3-30B-A3B": Layer(2048, 768, 128, 128),
     "Qwen3-235B TP8": Layer(4096, 192, 128, 128),
-    "Qwen3-235B, NVFP4": Layer(4096, 1536, 128, 128, "nvfp4"),
-    "Qwen3-235B, MXFP4": Layer(4096, 1536, 128, 128, "mxfp4"),
+    "Qwen3-235B, NVFP4": Layer(4096, 1536, 128, 128, "nvfp4", "bf16"),
+    "Qwen3-235B, MXFP4": Layer(4096, 1536, 128, 128, "mxfp4", "bf16"),
+    "Qwen3-235B, MXFP4, FP8": Layer(4096, 1536, 128, 128, "mxfp4", "fp8_row"),
 }
 
 
@@ -71,7 +69,7 @@ CASES = [
     Case("DeepSeek-V3 EP8", 32768),
     *(Case("DeepSeek-V3 EP8", t, "one hot") for t in (64, 512, 4096)),
     *(Case("Qwen3-235B TP8", t) for t in (1, 8, 64, 512)),
-    *(Case(f"Qwen3-235B, {w}", t) for w in ("NVFP4", "MXFP4") for t in (1, 4, 8, 16, 64)),
+    *(Case(layer, t) for layer in list(LAYERS)[4:] for t in (1, 4, 8, 16, 64, 512, 4096)),
 ]
 
 
@@ -214,6 +212,7 @@ class Call:
         import blockscale
 
         w, options = self.of, {"all_experts": self.layer.of, "out": self.y}
+        options["activations"] = self.layer.activations
         options["deterministic"] = deterministic
         blockscale.moe(self.x, w.w13, w.w2, self.ids, self.weights, **options)
 
@@ -252,8 +251,8 @@ class Call:
         return blockscale.dequantize(blockscale.quantize(x, self.layer.activations))
 
 
-def multiply_rate() -> float:
-    """Operations a second of torch's FP8 product of 8192^3."""
+def multiply_rates() -> tuple[float, float]:
+    """Operations a second of torch's products of 8192^3 in FP8 and in bf16."""
     import torch
     from grouped_gemm import Case as Product
     from grouped_gemm import Operands
@@ -262,8 +261,13 @@ def multiply_rate() -> float:
     product = Operands(Product("prefill", 1, size, size, size), [size], 1)
     product.dense()
     torch.cuda.synchronize()
-    graphs = {"pt": captured(lambda x: x.dense(), [product], 8)}
-    return 2e6 * size**3 / median_microseconds(graphs, 8, 15)["pt"]
+    a, b, d = (_normal((size, size), _generator(seed)) for seed in range(3))
+    graphs = {
+        "pt": captured(lambda x: x.dense(), [product], 8),
+        "bf16": captured(lambda to: torch.matmul(a, b.t(), out=to), [d], 8),
+    }
+    times = median_microseconds(graphs, 8, 15)
+    return 2e6 * size**3 / times["pt"], 2e6 * size**3 / times["bf16"]
 
 
 def measure_case(
@@ -314,8 +318,11 @@ def measure(options: argparse.Namespace) -> Iterator[record.Measurement]:
 
     properties = torch.cuda.get_device_properties(0)
     read, _ = rates()
-    operations = multiply_rate()
-    print(f"{properties.name}: reads {read / 1e12:.2f} TB/s, {operations / 1e12:.0f} TFLOP/s")
+    operations, in_bf16 = multiply_rates()
+    print(
+        f"{properties.name}: reads {read / 1e12:.2f} TB/s, {operations / 1e12:.0f} TFLOP/s in FP8, "
+        f"{in_bf16 / 1e12:.0f} in bf16"
+    )
     print(table([]), flush=True)
     cases = []
     for name, layer in LAYERS.items():
@@ -338,6 +345,7 @@ def measure(options: argparse.Namespace) -> Iterator[record.Measurement]:
         "torch": torch.__version__,
         "read_bytes_per_second": read,
         "operations_per_second": operations,
+        "bf16_operations_per_second": in_bf16,
         "repeats": options.repeats,
         "cases": cases,
     }

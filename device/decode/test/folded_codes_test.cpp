@@ -13,6 +13,7 @@ namespace {
 using decoding::fold_scales;
 using decoding::FoldedScales;
 using decoding::kFoldedBlocks;
+using decoding::ScaleRange;
 
 /// All codes of a block in each place of eight, times what is left to sums, are what they and the
 /// scale are.
@@ -50,13 +51,28 @@ TEST(FoldedCodes, EveryCodeAndScale) {
       std::uint32_t scales[kFoldedBlocks];
       for (std::uint32_t& s : scales) s = of_others;
       scales[block] = scale;
-      const FoldedScales folded = fold_scales(scales);
+      const ScaleRange range(scales);
+      const FoldedScales folded = fold_scales(scales, range.least);
       EXPECT_EQ(folded.fit, std::abs(difference) <= 11 && std::max(scale, of_others) < 255 &&
                                 std::min(scale, of_others) + 5 < 255);
       if (folded.fit) {
         for (const float factor : folded.factors) EXPECT_EQ(factor, folded.factors[0]);
       }
       for (std::uint32_t i = 0; i < kFoldedBlocks; ++i) check_block(folded, i, scales[i]);
+      // With room on both sides they fit as they did, and so do others.
+      const std::uint32_t first = range.first_of_middle();
+      EXPECT_TRUE(range.fits(first) || !folded.fit);
+      const FoldedScales of_middle = fold_scales(scales, first);
+      for (std::uint32_t i = 0; i < kFoldedBlocks; ++i) check_block(of_middle, i, scales[i]);
+      if (difference == 0 && scale >= 5 && scale < 249) {
+        for (const int apart : {-5, 6}) {
+          scales[0] = static_cast<std::uint32_t>(other + apart);
+          EXPECT_TRUE(fold_scales(scales, first).fit);
+          check_block(fold_scales(scales, first), 0, scales[0]);
+          scales[0] += apart < 0 ? -1u : 1u;
+          EXPECT_FALSE(fold_scales(scales, first).fit);
+        }
+      }
       if (HasFatalFailure()) return;
     }
   }

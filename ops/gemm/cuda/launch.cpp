@@ -179,10 +179,10 @@ class ProductKey : public cuda::CallKey<96> {
  public:
   explicit ProductKey(const GemmArguments& x) {
     const auto& [a, b, d, alpha, alpha_factor, beta, c, bias, bias_dtype, gate, gate_dtype,
-                 transform, batch_invariant, quantized] = x;
+                 transform, batch_invariant, fast_accumulation, quantized] = x;
     if (quantized) throw std::logic_error("plans of products that quantize are not kept");
     add(a, b, MatrixView(d), alpha, alpha_factor, beta, c, bias, bias_dtype, gate, gate_dtype,
-        transform, batch_invariant);
+        transform, batch_invariant, fast_accumulation);
   }
 };
 

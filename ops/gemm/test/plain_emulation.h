@@ -66,7 +66,7 @@ bool launch_emulated(const Plan& plan, const Params& params, PlainOperands& oper
 
 /// The usual error of a path, though the emulator sums products exactly.
 inline gemm_detail::ErrorLimit limit_of(const PlainProblem& p, gemm_detail::GemmPath path) {
-  return p.exact ? gemm_detail::ErrorLimit{} : gemm_detail::usual_error(path);
+  return p.exact ? gemm_detail::ErrorLimit{} : gemm_detail::usual_error(path, p.k);
 }
 
 /// Runs a problem by run(operands), and compares.

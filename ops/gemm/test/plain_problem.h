@@ -34,6 +34,7 @@ struct PlainProblem {
   std::int64_t a_odd_bytes = 0;    // more of both, of A alone
   bool exact = false;              // integers from 0 to 8, scales from 1/8 to 8
   bool batch_invariant = false;
+  bool fast_accumulation = false;
   QuantizeInput transform = Identity{};
 
   std::int64_t d_columns() const { return std::holds_alternative<Swiglu>(transform) ? n / 2 : n; }
@@ -235,6 +236,7 @@ class PlainOperands {
     x_.gate_dtype = Format::f16;
     if (p.alpha_factor) x_.alpha_factor = &factor_;
     x_.batch_invariant = p.batch_invariant;
+    x_.fast_accumulation = p.fast_accumulation;
     x_.transform = p.transform;
     fresh_d_ = d_.bytes();
   }

@@ -18,7 +18,8 @@ std::optional<GroupedStep> fp4_few_rows_step(
     const GroupedGemmArguments& validated, const cuda::Chip& chip,
     std::optional<gemm_detail::Fp4Division> division = std::nullopt);
 
-/// The same of any number of rows in bf16 or f16, which are not gathered; none as of
+/// The same of any number of rows in bf16 or f16, or beside mxfp4 in FP8 with a scale a row or one
+/// for all, which are not gathered; none as of
 /// gemm_detail::plan_fp4_tiles. A row's bits never depend on their number.
 std::optional<GroupedStep> fp4_tiles_step(const GroupedGemmArguments& validated,
                                           const cuda::Chip& chip);

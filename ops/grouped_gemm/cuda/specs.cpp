@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::size_t kFp8 = Fp8GroupedKernelList::kCount + 1;
 constexpr std::size_t kFp4FewRows = Fp4GroupedKernelList::kCount;
-constexpr std::size_t kFast = kFp8 + kFp4FewRows + Fp4TilesKernelList::kThatSumAll;
+constexpr std::size_t kFast = kFp8 + kFp4FewRows + Fp4TilesKernelList::kOfGroups;
 constexpr std::size_t kPlain = 2 * std::size(kPlainGroupedTiles);
 constexpr std::size_t kPlainK = 2 * std::size(kPlainKGroupedTiles);
 
@@ -106,7 +106,7 @@ std::vector<runtime::KernelSpec> kernel_specs() {
       specs.push_back(gemm_detail::fp4_spec_for(true, spec));
     }
   }
-  for (int i = 0; i < kFp4TilesKernels.kThatSumAll; ++i) {
+  for (int i = 0; i < kFp4TilesKernels.kOfGroups; ++i) {
     const Fp4TilesConfig c = kFp4TilesKernels[i];
     add(runtime::with_parameters<Fp4GroupedParams>(
         {.name = "grouped_" + gemm_detail::fp4_tiles_kernel_name(c),

@@ -1,5 +1,5 @@
-// Products of groups of rows in bf16 or f16 with weights in FP4, on sm_90a: the dense kernels by
-// the tiles of groups.
+// Products of groups of rows in bf16 or f16 with weights in FP4, or in FP8 with mxfp4, on sm_90a:
+// the dense kernels by the tiles of groups.
 #pragma once
 
 #include "device/scheduler/grouped_order.h"

@@ -17,7 +17,7 @@ void run(std::size_t kernel, const Fp4FewRowsParams& params) {
 
 template <int kIndex = 0>
 void run(std::size_t kernel, const Fp4GroupedParams& params) {
-  if constexpr (kIndex < kFp4TilesKernels.kThatSumAll) {
+  if constexpr (kIndex < kFp4TilesKernels.kOfGroups) {
     if (kernel == grouped_gemm_detail::fp4_tiles_kernel(kIndex)) {
       return fp4_grouped_kernel<kIndex>(params);
     }

@@ -33,7 +33,9 @@ void check(const GroupedCase& of, int tokens, std::uint64_t order = 5) {
   const GroupedGemmArguments x = problem.validated();
   const cuda::Chip chip = test::chip_of(3);
   const auto plan = grouped_gemm_detail::plan_grouped(x, chip);
-  ASSERT_EQ(plan.path(), gemm_detail::GemmPath::sm90_fp4_tiles) << plan.str();
+  ASSERT_EQ(plan.path(), is_plain(of.a) ? gemm_detail::GemmPath::sm90_fp4_tiles
+                                        : gemm_detail::GemmPath::sm90_fp8)
+      << plan.str();
   ASSERT_EQ(plan.steps.back().rows, tokens) << plan.str();
   ASSERT_TRUE(test::emulate(x, chip, problem.buffers(), emulator::random_order(order)));
   problem.expect_others_untouched();
@@ -54,9 +56,26 @@ TEST(EmulatedFp4GroupTiles, ByEachKernel) {
   }
 }
 
+/// FP8's tensor cores multiply rows whose scales hold for all of K.
+TEST(EmulatedFp4GroupTiles, ByEachKernelInFp8) {
+  for (const int tokens : {64, 128, 256}) {
+    check({.a = tokens == 128 ? Recipe::fp8_tensor : Recipe::fp8_row,
+           .b = Recipe::mxfp4,
+           .rows = {21, 0, 70, 5},
+           .n = 136,
+           .k = 288,
+           .dtype = tokens == 256 ? Format::f32 : Format::bf16,
+           .alpha = true},
+          tokens, static_cast<std::uint64_t>(tokens));
+  }
+}
+
 TEST(EmulatedFp4GroupTiles, WithEachEdge) {
-  for (const Recipe b : {Recipe::nvfp4, Recipe::mxfp4}) {
-    GroupedCase of = {.a = Recipe::bf16, .b = b, .rows = {1, 0, 65, 16}, .n = 56, .k = 96};
+  using Pair = std::pair<Recipe, Recipe>;
+  for (const auto& [a, b] : {Pair{Recipe::bf16, Recipe::nvfp4},
+                             {Recipe::bf16, Recipe::mxfp4},
+                             {Recipe::fp8_row, Recipe::mxfp4}}) {
+    GroupedCase of = {.a = a, .b = b, .rows = {1, 0, 65, 16}, .n = 56, .k = 96};
     check(of, 64);
     of.dtype = Format::f16;
     of.bias = of.masked = true;
@@ -78,10 +97,11 @@ TEST(EmulatedFp4GroupTiles, WithEachEdge) {
 
 /// A row's bits do not depend on the tile that it is in, nor on who is beside it.
 TEST(EmulatedFp4GroupTiles, RowsDoNotDependOnTheOthers) {
-  for (const Recipe b : {Recipe::nvfp4, Recipe::mxfp4}) {
+  using Pair = std::pair<Recipe, Recipe>;
+  for (const auto& [a, b] : {Pair{Recipe::bf16, Recipe::nvfp4}, {Recipe::fp8_row, Recipe::mxfp4}}) {
     const auto bytes_with = [&](std::int64_t expected, bool batch_invariant) {
       Random random(7);
-      LaunchedProblem problem(random, {.a = Recipe::bf16, .b = b, .rows = {70, 29}, .k = 256});
+      LaunchedProblem problem(random, {.a = a, .b = b, .rows = {70, 29}, .k = 256});
       problem.x().expected_rows = expected;
       problem.x().batch_invariant = batch_invariant;
       EXPECT_TRUE(test::emulate(problem.validated(), test::chip_of(2), problem.buffers(),

@@ -105,8 +105,9 @@ TEST_F(CudaGpuGrouped, EveryKindOfScale) {
 
 TEST_F(CudaGpuGrouped, WeightsInFp4) {
   Random random(6);
-  for (const Recipe a : {Recipe::bf16, Recipe::f16}) {
+  for (const Recipe a : {Recipe::bf16, Recipe::f16, Recipe::fp8_row}) {
     for (const Recipe b : {Recipe::nvfp4, Recipe::mxfp4}) {
+      if (!is_plain(a) && b == Recipe::nvfp4) continue;  // which has the plain kernel
       GroupedCase of = {.a = a, .b = b, .n = 520, .k = 1056};
       for (const std::int64_t average : {20, 70, 150}) {
         of.rows = test::random_lengths(random, test::Spread::zipf, 9, 9 * average);

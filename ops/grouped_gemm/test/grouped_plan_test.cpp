@@ -66,6 +66,10 @@ TEST(GroupedPlan, KernelsFollowOperandsAndRows) {
       plan_text({.a = Recipe::bf16, .b = Recipe::mxfp4, .rows = {400}, .k = 64, .gathered = true}),
       ::testing::AllOf(HasSubstr("those of groups gathered to the workspace"),
                        HasSubstr("grouped_gemm_tiles_mxfp4_bf16_256x128:")));
+  EXPECT_THAT(plan_text({.a = Recipe::fp8_row, .b = Recipe::mxfp4, .rows = {400}, .k = 256}),
+              HasSubstr("grouped_gemm_tiles_mxfp4_e4m3_256x128:"));
+  EXPECT_THAT(plan_text({.a = Recipe::fp8_1x128, .b = Recipe::mxfp4, .rows = {400}, .k = 256}),
+              HasSubstr("grouped_gemm_plain_64x64_bf16:"));
   EXPECT_THAT(plan_text({.rows = many}, cuda::chip_named("B200")),
               HasSubstr("grouped_gemm_plain_64x64_bf16:"));
   EXPECT_THAT(plan_text({.a = Recipe::f32, .b = Recipe::f32, .rows = many, .k = 64},

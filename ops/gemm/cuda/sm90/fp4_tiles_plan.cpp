@@ -32,13 +32,6 @@ bool takes_fp4_tiles(const GemmArguments& x, const cuda::Chip& chip) {
              kMostElements / x.d.batch;
 }
 
-/// Whether A's rows may stay in FP8: with scales that hold for all of K.
-bool takes_fp8(const GemmArguments& x) {
-  const RecipeTraits& a = recipe_traits(x.a.recipe);
-  return x.b.recipe == Recipe::mxfp4 && a.family == Family::fp8 && a.element == Format::e4m3 &&
-         a.block_k == 0 && begins_at_16_bytes(x.a);
-}
-
 /// The rows without their scales.
 ScaledTensorView fp8_rows_of(ScaledTensorView a) {
   a.recipe = Recipe::fp8_row;
@@ -80,12 +73,13 @@ bool run_at_once(const Sizes& size, const cuda::Chip& chip, const Fp4TilesDivisi
 /// What a division costs, in cycles of a multiprocessor, as an H200 takes them: of a stage, of a
 /// tile's end, and of an exchange between blocks (docs/log/gemm-fp4.md). A stage of plain B is
 /// taken for its products, and 80 cycles that smaller tiles have more often: not measured. One in
-/// FP8 is twice as long.
+/// FP8 is twice as long; with fast accumulation it is taken for its products and some of a stage's
+/// other work.
 double cost_of(const Sizes& size, const cuda::Chip& chip, const Fp4TilesConfig& config,
-               const Fp4TilesDivision& d) {
-  const double of_stage = d.in_fp8            ? 6.5 * d.tokens + 630
-                          : has_codes(config) ? fp4_tiles_stage_cost(d.tokens)
-                                              : 4.0 * d.tokens + 80;
+               const Fp4TilesDivision& d, bool fast_accumulation) {
+  const double of_stage = d.in_fp8 && fast_accumulation ? 2.5 * d.tokens + 500
+                          : has_codes(config)           ? fp4_tiles_stage_cost(d.tokens, d.in_fp8)
+                                                        : 4.0 * d.tokens + 80;
   const double of_end = 12.0 * d.tokens, of_exchange = 70.0 * d.tokens;
   const std::int64_t turns =
       ceil_div(size.tiles(d.tokens) * d.blocks_k, std::int64_t{chip.multiprocessors});
@@ -140,7 +134,7 @@ std::optional<Fp4TilesDivision> best_division(const GemmArguments& x, bool promo
           (x.batch_invariant || blocks > size.stages || !run_at_once(size, chip, d))) {
         break;
       }
-      const double cost = cost_of(size, chip, kFp4TilesKernels[kernel], d);
+      const double cost = cost_of(size, chip, kFp4TilesKernels[kernel], d, x.fast_accumulation);
       if (!best || cost < least) best = d, least = cost;
     }
   }
@@ -205,8 +199,15 @@ std::uint32_t fp4_tiles_band_rows(int tokens) {
   return static_cast<std::uint32_t>(kRows / tokens);
 }
 
-double fp4_tiles_stage_cost(int tokens) {
-  return tokens == 64 ? 730 : tokens == 128 ? 880 : 1190;
+bool takes_rows_in_fp8(const GemmArguments& x) {
+  const RecipeTraits& a = recipe_traits(x.a.recipe);
+  return x.b.recipe == Recipe::mxfp4 && a.family == Family::fp8 && a.element == Format::e4m3 &&
+         a.block_k == 0 && begins_at_16_bytes(x.a);
+}
+
+double fp4_tiles_stage_cost(double rows, bool in_fp8) {
+  if (in_fp8) return 6.5 * rows + 630;
+  return rows <= 64 ? 730 : rows <= 128 ? 880 : 1190;
 }
 
 std::optional<std::uint32_t> fp4_tiles_stages(const cuda::Chip& chip, const Fp4TilesConfig& config,
@@ -227,8 +228,8 @@ std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& validated, const
                                            void* workspace,
                                            std::optional<Fp4TilesDivision> division) {
   GemmArguments x = validated;
-  const bool in_fp8 = division ? division->in_fp8 : takes_fp8(x);
-  if (in_fp8 && !takes_fp8(x)) return std::nullopt;
+  const bool in_fp8 = division ? division->in_fp8 : takes_rows_in_fp8(x);
+  if (in_fp8 && !takes_rows_in_fp8(x)) return std::nullopt;
   const bool converts = !in_fp8 && has_bf16_rows(x.a);
   const bool promotes = converts && has_scales_of_k(x.a);
   const bool converts_b = has_bf16_weights(x.b);
@@ -273,6 +274,7 @@ std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& validated, const
   const std::optional<std::uint32_t> stages = stages_of(chip, config, alone, is_direct);
   if (!stages) return std::nullopt;
   plan.params.is_direct = is_direct;
+  plan.params.fast_accumulation = in_fp8 && x.fast_accumulation;
   plan.params.stages = *stages;
   // Rows that A does not have come as 0: numbers of all kinds would make their quotients slow.
   map_in(plan, Fp4TilesMap::a) =
@@ -301,7 +303,8 @@ std::string fp4_tiles_kernel_name(const Fp4TilesConfig& c) {
 }
 
 GemmPath Fp4TilesPlan::path() const {
-  return is_in_fp8(kFp4TilesKernels[kernel]) ? GemmPath::sm90_fp8 : GemmPath::sm90_fp4_tiles;
+  if (!is_in_fp8(kFp4TilesKernels[kernel])) return GemmPath::sm90_fp4_tiles;
+  return params.fast_accumulation ? GemmPath::sm90_fp8_fast : GemmPath::sm90_fp8;
 }
 
 std::string Fp4TilesPlan::str() const {
@@ -320,6 +323,7 @@ std::string Fp4TilesPlan::str() const {
   text += "; " + std::to_string(product(shape.grid)) + " x " + std::to_string(shape.block.x) +
           " threads, " + std::to_string(p.stages) + " stages, " +
           std::to_string(shape.dynamic_shared_bytes) + " bytes shared, " +
+          (p.fast_accumulation ? "fast accumulation, " : "") +
           (p.is_direct           ? "stored as boxes, directly\n"
            : p.epilogue.d.chunks ? "stored as boxes\n"
                                  : "stored by elements\n");

@@ -266,16 +266,6 @@ class Multiplier {
     ptx::wgmma_commit_group();
   }
 
-  /// Waits for the products of a stage, behind which those of so many have begun.
-  template <int kPending>
-  BLOCKSCALE_DEVICE void end(Sums& sums, Stage& x) {
-    if constexpr (kPending == 0) {
-      ptx::wgmma_wait_group<0>(sums, x.b[0], x.b[1], x.b[2], x.b[3]);
-    } else {
-      ptx::wgmma_wait_group<kPending>(x.b[0], x.b[1], x.b[2], x.b[3]);
-    }
-  }
-
   /// Adds the products of a block of 32 of k of a stage, times A's scales.
   template <uint32_t kBlock>
   BLOCKSCALE_DEVICE void add_block(Sums& sums, Stage& x, Sums& products) {
@@ -400,7 +390,7 @@ BLOCKSCALE_DEVICE void multiply(const Work& work, const Shared<kConfig>& shared,
     const Tile tile = work.tiles.tile(index);
     const uint32_t rows = tile.end_row - tile.first_row;
     if constexpr (is_in_fp8(kConfig)) {
-      multiplier.multiply(work.k_end - work.k_begin, sums);
+      multiplier.multiply(work.k_end - work.k_begin, rows, work.p.fast_accumulation, sums);
     } else if constexpr (!has_codes(kConfig)) {
       multiplier.multiply_plain(work.k_end - work.k_begin, sums);
     } else if constexpr (kConfig.promotes) {

@@ -24,7 +24,8 @@ struct Fp4TilesConfig {
 /// Rows of A that a tile may have; of plain B not the fewest.
 inline constexpr int kFp4TilesTokens[] = {64, 128, 256};
 
-/// Whether FP8's tensor cores multiply: each stage is summed from 0.
+/// Whether FP8's tensor cores multiply: each stage is summed from 0, or, with fast accumulation,
+/// many of them.
 BLOCKSCALE_HD constexpr bool is_in_fp8(const Fp4TilesConfig& c) {
   return c.form == Format::e4m3;
 }
@@ -129,22 +130,24 @@ BLOCKSCALE_HD constexpr Fp4TilesMemory memory_of(const Fp4TilesConfig& c, uint32
   return m;
 }
 
+/// Groups have the first kOfGroups of them.
 inline constexpr struct Fp4TilesKernelList {
-  static constexpr int kThatSumAll = 12, kOfCodes = kThatSumAll + 4, kIn16Bits = kOfCodes + 4,
-                       kCount = kIn16Bits + 3;
+  static constexpr int kIn16Bits = 12, kOfGroups = kIn16Bits + 3, kOfCodes = kOfGroups + 4,
+                       kCount = kOfCodes + 4;
 
   BLOCKSCALE_HD constexpr Fp4TilesConfig operator[](int i) const {
-    if (i >= kIn16Bits) {
-      return {.b = Recipe::mxfp4, .form = Format::e4m3, .tokens = kFp4TilesTokens[i - kIn16Bits]};
-    }
     if (i >= kOfCodes) {
       const Format form = (i - kOfCodes) / 2 == 0 ? Format::bf16 : Format::f16;
-      return {.b = plain_recipe(form), .form = form, .tokens = kFp4TilesTokens[1 + i % 2]};
+      return {
+          .b = plain_recipe(form), .form = form, .tokens = kFp4TilesTokens[1 + (i - kOfCodes) % 2]};
     }
-    if (i >= kThatSumAll) {  // of two accumulators, each of 128 rows of A at most
-      return {.b = (i - kThatSumAll) / 2 == 0 ? Recipe::nvfp4 : Recipe::mxfp4,
-              .tokens = kFp4TilesTokens[i % 2],
+    if (i >= kOfGroups) {  // of two accumulators, each of 128 rows of A at most
+      return {.b = (i - kOfGroups) / 2 == 0 ? Recipe::nvfp4 : Recipe::mxfp4,
+              .tokens = kFp4TilesTokens[(i - kOfGroups) % 2],
               .promotes = true};
+    }
+    if (i >= kIn16Bits) {
+      return {.b = Recipe::mxfp4, .form = Format::e4m3, .tokens = kFp4TilesTokens[i - kIn16Bits]};
     }
     return {.b = i / 6 == 0 ? Recipe::nvfp4 : Recipe::mxfp4,
             .form = i / 3 % 2 == 0 ? Format::bf16 : Format::f16,

@@ -10,6 +10,9 @@
 //
 // Where scales of a row are too far apart, each block of the 64 rows has a factor and a sum of its
 // own.
+//
+// With fast accumulation a row's tables leave room on both sides of its first stage's scales. The
+// stages up to the first that does not fit them have one factor, and one sum in the tensor cores.
 #pragma once
 
 #include "device/decode/folded_codes.cuh"
@@ -22,6 +25,16 @@
 
 namespace blockscale::fp4_tiles {
 
+/// Waits for the products of a stage, behind which those of so many have begun.
+template <int kPending, class Sums, class Stage>
+BLOCKSCALE_DEVICE void end(Sums& sums, Stage& x) {
+  if constexpr (kPending == 0) {
+    ptx::wgmma_wait_group<0>(sums, x.b[0], x.b[1], x.b[2], x.b[3]);
+  } else {
+    ptx::wgmma_wait_group<kPending>(x.b[0], x.b[1], x.b[2], x.b[3]);
+  }
+}
+
 template <Fp4TilesConfig kConfig>
 class Fp8Multiplier {
  public:
@@ -31,25 +44,26 @@ class Fp8Multiplier {
   BLOCKSCALE_DEVICE Fp8Multiplier(const Shared<kConfig>& shared, uint32_t warp)
       : shared_(shared), warpgroup_(warp / 4), row_(warp * 16 + ptx::laneid() / 4) {}
 
-  /// D^T's sums over `count` stages, of 64 rows of B and so many of A.
-  BLOCKSCALE_DEVICE void multiply(uint32_t count, Sums& sums) {
+  /// D^T's sums over `count` stages, of 64 rows of B and of A, of which the tile has `rows`.
+  BLOCKSCALE_DEVICE void multiply(uint32_t count, uint32_t rows, bool fast_accumulation,
+                                  Sums& sums) {
     BLOCKSCALE_UNROLL
     for (int i = 0; i < Sums::kValues; ++i) sums.set(i, 0);
+    if (fast_accumulation) accumulate(count, sums);
     Stage x, y;
     BLOCKSCALE_NO_UNROLL
     while (count != 0) {
       if (!next_is_folded()) {
-        add_blocks(sums);
+        add_blocks(sums, rows);
         --count;
         continue;
       }
       take(x);
-      BLOCKSCALE_UNROLL
-      for (uint32_t block = 0; block < kSteps; ++block) decode(x.b[block], x.place, block);
+      decode_all(x);
       BLOCKSCALE_NO_UNROLL
       for (;;) {
-        if (!add(sums, x, y, --count != 0)) break;
-        if (!add(sums, y, x, --count != 0)) break;
+        if (!add(sums, x, y, rows, --count != 0)) break;
+        if (!add(sums, y, x, rows, --count != 0)) break;
       }
     }
   }
@@ -69,10 +83,60 @@ class Fp8Multiplier {
     uint32_t place;
   };
 
-  /// Waits for the next stage.
-  BLOCKSCALE_DEVICE bool next_is_folded() const {
+  /// Sums the products of the stages that have the first one's factors, and counts them off. One is
+  /// left when the next one but one is there, as fp4_tiles.cuh says why.
+  BLOCKSCALE_DEVICE void accumulate(uint32_t& count, Sums& sums) {
+    if (count == 0 || !next_is_folded(kFirstFactor)) return;
+    Stage x, y;
+    take(x);
+    decode_all(x);
+    begin_all(sums, x);
+    bool y_is_there = false;
+    BLOCKSCALE_NO_UNROLL
+    for (;;) {
+      if (--count == 0 || !next_is_folded(kFirstFactor)) {
+        end<0>(sums, x);
+        break;
+      }
+      if (y_is_there) shared_.leave(y.place);
+      y_is_there = true;
+      take(y);
+      decode_all(y);
+      begin_all(sums, y);
+      end<1>(sums, x);
+      if (--count == 0 || !next_is_folded(kFirstFactor)) {
+        end<0>(sums, y);
+        break;
+      }
+      shared_.leave(x.place);
+      take(x);
+      decode_all(x);
+      begin_all(sums, x);
+      end<1>(sums, y);
+    }
+    shared_.leave(x.place);
+    if (y_is_there) shared_.leave(y.place);
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < Sums::kValues; ++i) {
+      sums.set(i, ptx::mul_rn(sums.get(i), x.factors[i / 2 % 2]));
+    }
+  }
+
+  /// Begins the products of a stage with all rows of A, behind those of the one before.
+  BLOCKSCALE_DEVICE void begin_all(Sums& sums, Stage& x) const {
+    const ptx::WgmmaDescriptor a = tokens(x.place, 0);
+    ptx::wgmma_fence(sums, x.b[0], x.b[1], x.b[2], x.b[3]);
+    BLOCKSCALE_UNROLL
+    for (uint32_t i = 0; i < kSteps; ++i) {
+      ptx::wgmma_mma_async<kE4m3, kE4m3>(sums, x.b[i], a + i * 32, true);
+    }
+    ptx::wgmma_commit_group();
+  }
+
+  /// Waits for the next stage. Whether each of its rows has such a factor.
+  BLOCKSCALE_DEVICE bool next_is_folded(uint32_t factor = kOneFactor) const {
     shared_.ring.wait_full(place_);
-    return shared_.all_have_factors(place_.stage, warpgroup_);
+    return shared_.have_factors(place_.stage, warpgroup_) >= factor;
   }
 
   /// Goes on to the next stage, which is there.
@@ -86,6 +150,19 @@ class Fp8Multiplier {
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < 2; ++i) {
       x.factors[i] = ptx::ld_shared<float>(shared_.factors(x.place, row_ + 8 * i) + block * 4);
+    }
+  }
+
+  BLOCKSCALE_DEVICE void decode_all(Stage& x) const {
+    BLOCKSCALE_UNROLL
+    for (uint32_t turn = 0; turn < kTurns; ++turn) decode_part(x, turn);
+  }
+
+  /// Makes numbers of the codes that become some while a turn is multiplied.
+  BLOCKSCALE_DEVICE void decode_part(Stage& x, uint32_t turn) const {
+    BLOCKSCALE_UNROLL
+    for (uint32_t block = turn * kTurnSteps; block < (turn + 1) * kTurnSteps; ++block) {
+      decode(x.b[block], x.place, block);
     }
   }
 
@@ -111,10 +188,14 @@ class Fp8Multiplier {
   /// Adds a stage's products, and leaves it. Meanwhile the next one's codes become numbers, if
   /// there is one and it is folded: returns whether. (If not, these become numbers again, without a
   /// branch.)
-  BLOCKSCALE_DEVICE bool add(Sums& sums, Stage& x, Stage& next, bool has_next) {
+  BLOCKSCALE_DEVICE bool add(Sums& sums, Stage& x, Stage& next, uint32_t rows, bool has_next) {
     bool goes_on = false;
     BLOCKSCALE_UNROLL
     for (uint32_t turn = 0; turn < kTurns; ++turn) {
+      if (turn != 0 && turn * kTurnTokens >= rows) {
+        decode_part(next, turn);
+        continue;
+      }
       Products products;
       begin(products, x, turn);
       if (turn == 0) {
@@ -122,11 +203,8 @@ class Fp8Multiplier {
         next.place = x.place;
         if (goes_on) take(next);
       }
-      BLOCKSCALE_UNROLL
-      for (uint32_t block = turn * kTurnSteps; block < (turn + 1) * kTurnSteps; ++block) {
-        decode(next.b[block], next.place, block);
-      }
-      ptx::wgmma_wait_group<0>(products, x.b[0], x.b[1], x.b[2], x.b[3]);
+      decode_part(next, turn);
+      end<0>(products, x);
       promote(sums, products, x, turn);
     }
     shared_.leave(x.place);
@@ -145,7 +223,7 @@ class Fp8Multiplier {
   }
 
   /// The same of a stage that is not folded, block by block.
-  BLOCKSCALE_DEVICE void add_blocks(Sums& sums) {
+  BLOCKSCALE_DEVICE void add_blocks(Sums& sums, uint32_t rows) {
     Stage x;
     take(x);
     BLOCKSCALE_NO_UNROLL
@@ -154,6 +232,7 @@ class Fp8Multiplier {
       decode(x.b[0], x.place, block);
       BLOCKSCALE_UNROLL
       for (uint32_t turn = 0; turn < kTurns; ++turn) {
+        if (turn * kTurnTokens >= rows) break;
         Products products;
         ptx::wgmma_fence(products, x.b[0]);
         ptx::wgmma_mma_async<kE4m3, kE4m3>(products, x.b[0], tokens(x.place, turn) + block * 32,

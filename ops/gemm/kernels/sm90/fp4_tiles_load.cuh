@@ -50,6 +50,10 @@ struct Work {
   }
 };
 
+/// What a stage's blocks have in each of some rows: factors of their own, the same one, or in FP8
+/// the one of the tile's first stage.
+inline constexpr uint32_t kOwnFactors = 0, kOneFactor = 1, kFirstFactor = 2;
+
 template <Fp4TilesConfig kConfig>
 struct Shared {
   static constexpr bool kIsNvfp4 = kConfig.b == Recipe::nvfp4;
@@ -84,16 +88,18 @@ struct Shared {
     const uint32_t row = stage * (kStageK / 32) + block;
     return base + (memory.a_scales + (row * static_cast<uint32_t>(kConfig.tokens) + token) * 4);
   }
-  /// Of MX: a word for each 32 rows, which is 0 where one of their scales has no factor, or in FP8
-  /// where blocks of a row have not the same.
+  /// Of MX: a word for each 32 rows, kOwnFactors where one of their scales has none.
   BLOCKSCALE_DEVICE ptx::SharedAddress has_factors(uint32_t stage, uint32_t of_rows) const {
     return base + (Fp4TilesMemory::kHaveFactors + (stage * (kTileRows / 32) + of_rows) * 4);
   }
-  /// Of the 64 rows of a warpgroup: whether none of these words is 0.
-  BLOCKSCALE_DEVICE bool all_have_factors(uint32_t stage, uint32_t warpgroup) const {
+  /// Of the 64 rows of a warpgroup: the lesser of these words.
+  BLOCKSCALE_DEVICE uint32_t have_factors(uint32_t stage, uint32_t warpgroup) const {
     const auto have =
         ptx::ld_shared<device::Vector<uint32_t, 2>>(has_factors(stage, warpgroup * 2));
-    return have.at[0] != 0 && have.at[1] != 0;
+    return have.at[0] < have.at[1] ? have.at[0] : have.at[1];
+  }
+  BLOCKSCALE_DEVICE bool all_have_factors(uint32_t stage, uint32_t warpgroup) const {
+    return have_factors(stage, warpgroup) != kOwnFactors;
   }
   /// By whole warps that multiply: each says so when all of its lanes have left a stage.
   BLOCKSCALE_DEVICE void leave(uint32_t stage) const {
@@ -278,20 +284,26 @@ class Loader {
 
   BLOCKSCALE_DEVICE void fill(const Tile& tile, uint32_t k, const Scales& scales) {
     device::Vector<uint32_t, kRowWords> words[kScaleRows];
-    bool fit = true;
+    uint32_t have = kOneFactor;
     if constexpr (is_in_fp8(kConfig)) {
       uint32_t of_blocks[kPieces];  // those that K does not have are like the first
       BLOCKSCALE_UNROLL
       for (uint32_t i = 0; i < kPieces; ++i) {
         of_blocks[i] = k * kPieces + i < work_.p.pieces ? scales.at[i] : scales.at[0];
       }
-      const decoding::FoldedScales folded = decoding::fold_scales(of_blocks);
+      const decoding::ScaleRange range(of_blocks);
+      if (k == work_.k_begin && work_.p.fast_accumulation) first_ = range.first_of_middle();
+      const bool has_first = range.fits(first_);
+      const decoding::FoldedScales folded =
+          decoding::fold_scales(of_blocks, has_first ? first_ : range.least);
       BLOCKSCALE_UNROLL
       for (uint32_t i = 0; i < kPieces; ++i) {
         words[0].at[i] = folded.tables[i];
         words[1].at[i] = bit_cast<uint32_t>(folded.factors[i]);
       }
-      fit = ptx::vote_sync_all(ptx::kFullMask, folded.fit);
+      have = !ptx::vote_sync_all(ptx::kFullMask, folded.fit) ? kOwnFactors
+             : ptx::vote_sync_all(ptx::kFullMask, has_first) ? kFirstFactor
+                                                             : kOneFactor;
     } else if constexpr (kIsNvfp4) {
       BLOCKSCALE_UNROLL
       for (uint32_t i = 0; i < kPieces; ++i) {
@@ -301,13 +313,14 @@ class Loader {
         words[0].at[2 * i + 1] = factors[1];
       }
     } else {
+      bool fit = true;
       BLOCKSCALE_UNROLL
       for (uint32_t i = 0; i < kPieces; ++i) {
         fit = fit && decoding::has_ue8m0_factor<kConfig.form>(scales.at[i]);
         words[0].at[i] = decoding::ue8m0_factor<kConfig.form>(scales.at[i]);
         words[0].at[kFirstScale + i] = bit_cast<uint32_t>(decoding::ue8m0_value(scales.at[i]));
       }
-      fit = ptx::vote_sync_all(ptx::kFullMask, fit);
+      have = ptx::vote_sync_all(ptx::kFullMask, fit) ? kOneFactor : kOwnFactors;
     }
     shared_.ring.wait_empty(place_);
     if (warp_ == 0 && ptx::elect_sync()) copy_operands(work_, shared_, place_.stage, tile, k);
@@ -325,7 +338,7 @@ class Loader {
       }
     }
     if (!kIsNvfp4 && ptx::laneid() == 0) {
-      ptx::st_shared(shared_.has_factors(place_.stage, warp_), static_cast<uint32_t>(fit));
+      ptx::st_shared(shared_.has_factors(place_.stage, warp_), have);
     }
     ptx::bar_warp_sync(ptx::kFullMask);
     if (ptx::laneid() == 0) ptx::mbarrier_arrive(shared_.ring.full(place_.stage));
@@ -337,6 +350,7 @@ class Loader {
   uint32_t warp_;
   const uint8_t* scales_ = nullptr;  // of the lane's row in the tile
   int64_t a_scale_ = 0;              // where the token's are
+  uint32_t first_ = 256;             // in FP8, of tables of a tile's first stage; 256: none fit it
   device::StagePlace place_;
 };
 

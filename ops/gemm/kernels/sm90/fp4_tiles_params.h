@@ -37,6 +37,7 @@ struct alignas(64) Fp4TilesParts {
   /// Rows of D are in 16 bits and whole chunks, stay where they are, and are made of nothing but
   /// sums, A's scales, alpha, bias and gate: no sums are exchanged.
   bool is_direct = false;
+  bool fast_accumulation = false;  // in FP8: sums of stages with a row's same factor are one
   LinearEpilogue epilogue;
   uint32_t pieces = 0;        // of a row of B's codes: K is as many times kPieceK
   uint32_t k_stages = 0;      // of kStageK, the last may be ragged

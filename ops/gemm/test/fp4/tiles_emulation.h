@@ -61,8 +61,9 @@ inline void check_fp4_tiles(const PlainProblem& p,
                             const emulator::Options& options = emulator::in_order(),
                             std::optional<gemm_detail::Fp4TilesDivision> division = std::nullopt) {
   const bool in_fp8 = division && division->in_fp8;
-  const auto path =
-      in_fp8 ? gemm_detail::GemmPath::sm90_fp8 : gemm_detail::GemmPath::sm90_fp4_tiles;
+  const auto path = !in_fp8               ? gemm_detail::GemmPath::sm90_fp4_tiles
+                    : p.fast_accumulation ? gemm_detail::GemmPath::sm90_fp8_fast
+                                          : gemm_detail::GemmPath::sm90_fp8;
   check_emulated(
       p, path, [&](PlainOperands& operands) { return run_fp4_tiles(operands, options, division); });
 }

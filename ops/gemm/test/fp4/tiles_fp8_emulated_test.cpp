@@ -27,6 +27,7 @@ using test::problem_of;
 using test::run_fp4_tiles;
 
 constexpr auto kPath = gemm_detail::GemmPath::sm90_fp8;
+constexpr auto kFastPath = gemm_detail::GemmPath::sm90_fp8_fast;
 
 Fp4TilesDivision in_fp8(int tokens, std::uint32_t blocks_k = 1) {
   return {tokens, blocks_k, true};
@@ -89,6 +90,35 @@ TEST(EmulatedFp8Tiles, ScalesFarApart) {
     SCOPED_TRACE(other);
     ASSERT_TRUE(run_fp4_tiles(operands, emulator::random_order(4), in_fp8(256)));
     EXPECT_LE(test::compare(operands.arguments(), test::limit_of(p, kPath)).largest_share, 1);
+  }
+}
+
+/// (What tensor cores then do not hold of a sum the emulator does:
+/// CudaGpuFp4Tiles.FastAccumulation.)
+TEST(EmulatedFp8Tiles, FastAccumulationTakesAllScales) {
+  PlainProblem p = problem_of(Recipe::fp8_tensor, Recipe::mxfp4, 150, 136, 352);
+  p.fast_accumulation = true;
+  for (const int tokens : {64, 128, 256}) {
+    p.family = tokens == 128 ? InputFamily::adversarial : InputFamily::normal;
+    check_fp4_tiles(p, emulator::random_order(3), in_fp8(tokens, tokens == 64 ? 2 : 1));
+  }
+  // One row has a scale that fits the first stage's or does not, there, in the middle or at the
+  // end of K.
+  p = problem_of(Recipe::fp8_row, Recipe::mxfp4, 20, 70, 480);
+  p.fast_accumulation = true;
+  p.family = InputFamily::normal;
+  for (const std::int64_t far : {1, 6, 14}) {
+    for (const std::uint32_t scale : {0u, 114u, 115u, 126u, 127u, 140u, 230u}) {
+      PlainOperands operands(p);
+      for (std::int64_t row = 0; row < p.n; ++row) {
+        for (std::int64_t block = 0; block < p.k / 32; ++block) {
+          operands.b().set_scale(row, block, row == 67 && block == far ? scale : 120);
+        }
+      }
+      SCOPED_TRACE(std::to_string(far) + " has " + std::to_string(scale));
+      ASSERT_TRUE(run_fp4_tiles(operands, emulator::random_order(4), in_fp8(64)));
+      EXPECT_LE(test::compare(operands.arguments(), test::limit_of(p, kFastPath)).largest_share, 1);
+    }
   }
 }
 
@@ -177,12 +207,16 @@ TEST(EmulatedFp8Tiles, MutantsAreRejected) {
       {"a stage of K is left out", [](Fp4TilesParams& p) { --p.k_stages, --p.block_stages; }});
   mutants.push_back({"rows have the scale of the first one",
                      [](Fp4TilesParams& p) { p.epilogue.row_scales.stride = 0; }});
-  for (const auto& mutant : mutants) {
-    test::expect_rejected(mutant, problem_of(Recipe::fp8_row, Recipe::mxfp4, 20, 18, 480), kPath,
-                          [&](PlainOperands& operands, const auto& change) {
-                            return run_fp4_tiles(operands, emulator::in_order(), in_fp8(64),
-                                                 [&](Fp4TilesPlan& plan) { change(plan.params); });
-                          });
+  for (const bool fast : {false, true}) {
+    PlainProblem p = problem_of(Recipe::fp8_row, Recipe::mxfp4, 20, 18, 480);
+    p.fast_accumulation = fast;
+    for (const auto& mutant : mutants) {
+      test::expect_rejected(
+          mutant, p, fast ? kFastPath : kPath, [&](PlainOperands& operands, const auto& change) {
+            return run_fp4_tiles(operands, emulator::in_order(), in_fp8(64),
+                                 [&](Fp4TilesPlan& plan) { change(plan.params); });
+          });
+    }
   }
 }
 

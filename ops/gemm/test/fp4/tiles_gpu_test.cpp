@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <vector>
 
 #include "blockscale/cuda.h"
@@ -30,7 +31,7 @@ class CudaGpuFp4Tiles : public test::OnHopper {};
 
 double share_of(const OnDevice& problem, const PlainProblem& p, GemmPath path) {
   const gemm_detail::ErrorLimit limit =
-      p.exact ? gemm_detail::ErrorLimit{} : gemm_detail::usual_error(path);
+      p.exact ? gemm_detail::ErrorLimit{} : gemm_detail::usual_error(path, p.k);
   return test::compare(problem.on_host(), limit).largest_share;
 }
 
@@ -47,7 +48,8 @@ void multiply(OnDevice& problem, std::int64_t needed, const Launch& launch) {
 double by_door(OnDevice& problem, const PlainProblem& p) {
   const GemmArguments x = gemm_detail::validated(problem.arguments(), {});
   const GemmPath path = gemm_detail::plan_product(x, cuda::default_chip()).path();
-  EXPECT_TRUE(path == GemmPath::sm90_fp4_tiles || path == GemmPath::sm90_fp8);
+  EXPECT_TRUE(path == GemmPath::sm90_fp4_tiles || path == GemmPath::sm90_fp8 ||
+              path == GemmPath::sm90_fp8_fast);
   multiply(problem, cuda::gemm_workspace_bytes(problem.arguments()),
            [&](const cuda::Execution& on) { cuda::gemm(problem.arguments(), on); });
   return share_of(problem, p, path);
@@ -190,13 +192,44 @@ TEST_F(CudaGpuFp4Tiles, RowsInFp8) {
     for (const InputFamily family : {InputFamily::normal, InputFamily::adversarial}) {
       PlainProblem p = problem_of(a, Recipe::mxfp4, 270, 200, 1056);
       p.family = family;
-      for (const int tokens : {64, 128, 256}) check(p, {tokens, tokens == 128 ? 3u : 1u, true});
-      check(p);
+      for (const bool fast : {false, true}) {
+        p.fast_accumulation = fast;
+        for (const int tokens : {64, 128, 256}) check(p, {tokens, tokens == 128 ? 3u : 1u, true});
+        check(p);
+      }
     }
     PlainProblem p = problem_of(a, Recipe::mxfp4, 300, 2000, 544);
     p.family = InputFamily::normal;
     OnDevice problem(p);
     test::expect_same_bits(problem, [&] { return by_division(problem, p, {256, 1, true}); });
+  }
+}
+
+/// A sum of 3072 and, in the next stage, 2^(1 - difference), which the tensor cores do not hold
+/// together. With fast accumulation they have both, as long as the first stage's tables have room
+/// for the other's scale.
+TEST_F(CudaGpuFp4Tiles, FastAccumulation) {
+  for (const bool fast : {false, true}) {
+    for (const std::uint32_t difference : {5u, 6u}) {
+      PlainProblem p = problem_of(Recipe::fp8_row, Recipe::mxfp4, 300, 200, 384);
+      p.exact = true;
+      p.fast_accumulation = fast;
+      OnDevice problem(p, [&](test::PlainOperands& operands) {
+        std::memset(operands.a_values().at(), 0x48, 300 * 384);  // fours
+        for (std::int64_t row = 0; row < p.n; ++row) {
+          std::uint8_t* const codes = operands.b_values().at() + row * 192;
+          std::memset(codes, 0, 192);
+          std::memset(codes, 0x77, 64);  // sixes
+          codes[64] = 1;                 // 0.5
+          for (std::int64_t block = 0; block < p.k / 32; ++block) {
+            operands.b().set_scale(row, block, block == 4 ? 127 - difference : 127);
+          }
+        }
+      });
+      const double share = by_division(problem, p, {256, 1, true});
+      const bool is_held = !fast || difference == 6;
+      EXPECT_EQ(share <= 1, is_held) << difference << (fast ? " fast" : "");
+    }
   }
 }
 

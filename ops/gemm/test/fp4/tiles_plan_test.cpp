@@ -191,6 +191,23 @@ TEST(Fp4TilesPlan, LeavesScalesOfConvertedRowsToSums) {
   });
 }
 
+/// Of FP8's tensor cores alone; other rows and weights have what they have without.
+TEST(Fp4TilesPlan, AccumulatesFastInFp8) {
+  const auto plan_of = [](Recipe a, Recipe b, bool fast) {
+    GemmArguments x = imagined_product(1024, 4096, 4096, a, b);
+    x.fast_accumulation = fast;
+    return gemm_detail::plan_product(x, {});
+  };
+  for (const Recipe a : {Recipe::fp8_row, Recipe::fp8_tensor}) {
+    EXPECT_EQ(plan_of(a, Recipe::mxfp4, true).path(), gemm_detail::GemmPath::sm90_fp8_fast);
+    EXPECT_EQ(plan_of(a, Recipe::mxfp4, false).path(), gemm_detail::GemmPath::sm90_fp8);
+    EXPECT_THAT(plan_of(a, Recipe::mxfp4, true).str(), HasSubstr("fast accumulation"));
+    EXPECT_EQ(plan_of(a, Recipe::nvfp4, true).str(), plan_of(a, Recipe::nvfp4, false).str());
+  }
+  EXPECT_EQ(plan_of(Recipe::fp8_1x128, Recipe::mxfp4, true).path(),
+            gemm_detail::GemmPath::sm90_fp4_tiles);
+}
+
 TEST(Fp4TilesPlan, ConvertsNoTerabyte) {
   const auto path = [](std::int64_t m, std::int64_t k, Recipe a) {
     return gemm_detail::plan_product(imagined_product(m, 128, k, a, Recipe::mxfp4), {}).path();
