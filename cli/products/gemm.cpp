@@ -349,7 +349,7 @@ void add_quantized_options(CLI::App& command, CLI::Option* dtype, QuantizedTo& t
   CLI::Option* const recipe = add_parsed(
       command, "--to", "R", to.recipe, parse_recipe,
       help_text("Quantize D for the next product: fp8_1x128, fp8_1x128_pow2, fp8_1x128_ue8m0, "
-                "mxfp8_e4m3, or nvfp4 with a tensor scale of 1"));
+                "fp8_row, mxfp8_e4m3, or nvfp4 with a tensor scale of 1"));
   recipe->excludes(dtype);
   add_product_transform(command, to);
 }

@@ -147,8 +147,8 @@ void add_layer_kind(CLI::App& command, Layer& layer) {
              "Recipe of the weights (table below). Default: fp8_128x128");
   add_parsed(command, "--activations", "R", layer.activations, parse_recipe,
              help_text("What x and the first product's result become: bf16, fp8_1x128, "
-                       "fp8_1x128_pow2, fp8_1x128_ue8m0 or mxfp8_e4m3. Default: fp8_1x128 with "
-                       "FP8 weights, else bf16"));
+                       "fp8_1x128_pow2, fp8_1x128_ue8m0, fp8_row or mxfp8_e4m3. Default: fp8_1x128 "
+                       "with FP8 weights, else bf16"));
   add_parsed(
       command, "--activation", "F", layer.activation, parse_product_transform,
       help_text(

@@ -12,7 +12,8 @@ namespace blockscale {
 
 /// D on its way to the next product: what `quantize` makes of it, as an f32 matrix, with `options`.
 struct QuantizedResult {
-  /// [M, N], with Swiglu [M, N / 2], in fp8_1x128 (with any kind of scale), mxfp8_e4m3 or nvfp4.
+  /// [M, N], with Swiglu [M, N / 2], in fp8_1x128 (with any kind of scale), fp8_row, mxfp8_e4m3 or
+  /// nvfp4.
   MutableScaledTensorView out;
   /// The input is Identity, Gelu, Silu or Swiglu, whose x is D: B's rows are gates and ups. nvfp4
   /// is given its tensor scale. `threads` is not looked at.

@@ -131,8 +131,8 @@ struct MoeArguments {
   std::optional<SharedExperts> shared;
   QuantizeInput transform = Swiglu{};  // of the first product's result; or Gelu, Silu, Identity
   /// What x, where it is plain, and the first product's result become: fp8_1x128 (of any kind of
-  /// scale) or mxfp8_e4m3; or bf16: then x is taken as it is. Unset: fp8_1x128 if the weights are
-  /// of an FP8 recipe, else bf16.
+  /// scale), fp8_row or mxfp8_e4m3; or bf16: then x is taken as it is. Unset: fp8_1x128 if the
+  /// weights are of an FP8 recipe, else bf16.
   std::optional<Recipe> activations;
 
   const float* w13_alphas = nullptr;  // [E]; null: 1

@@ -60,7 +60,7 @@ TEST_F(QuantizedGemm, IsQuantizeOfF32) {
   plain.d.batch = kBatch;
   gemm(plain);
   for (const Recipe recipe : {Recipe::fp8_1x128, Recipe::fp8_1x128_pow2, Recipe::fp8_1x128_ue8m0,
-                              Recipe::mxfp8_e4m3, Recipe::nvfp4}) {
+                              Recipe::fp8_row, Recipe::mxfp8_e4m3, Recipe::nvfp4}) {
     const bool bytes = format_traits(recipe_traits(recipe).scale).bits == 8;
     const ScaleLayout layout = bytes ? ScaleLayout::swizzled_128x4 : ScaleLayout::mn_major;
     for (const QuantizeInput& input :
@@ -86,9 +86,15 @@ TEST_F(QuantizedGemm, RefusesWithTheArgumentsName) {
   ScaledTensor tall(Recipe::mxfp8_e4m3, kM + 1, kN, ScaleLayout::row_major, kBatch);
   ScaledTensor many(Recipe::mxfp8_e4m3, kM, kN, ScaleLayout::row_major, 3);
   x_.quantized = {mxfp4.view()};
-  expect_error(ErrorCode::unsupported, "quantized.out.recipe", "is mxfp4, must be fp8_1x128");
+  expect_error(ErrorCode::unsupported, "quantized.out.recipe",
+               "is mxfp4, must be fp8_1x128, fp8_1x128_pow2, fp8_1x128_ue8m0, fp8_row, ");
   x_.quantized = {nvfp4.view()};
   expect_error(ErrorCode::unsupported, "quantized.options.scale_source", "is dynamic");
+  ScaledTensor rows = result_of(Recipe::fp8_row, kN);
+  x_.quantized = {rows.view()};
+  x_.quantized->options.scale_source = ScaleSource::given;
+  expect_error(ErrorCode::unsupported, "quantized.options.scale_source",
+               "is given, must be dynamic for fp8_row");
   x_.quantized = {mxfp8.view()};
   x_.quantized->options.scale_choice = ScaleChoice::mse;
   expect_error(ErrorCode::unsupported, "quantized.options.scale_choice", "is not amax");

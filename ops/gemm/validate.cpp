@@ -165,19 +165,25 @@ void check_kind(const char* argument, const QuantizeInput& transform) {
               std::string("is ") + name_of(transform) + ", must be Identity, Gelu, Silu or Swiglu");
 }
 
-/// Epilogues hold what one scale is for: a part of a row.
+/// What one scale is for is a part of a row, which epilogues hold, or all of it.
 void check_quantization(const QuantizedResult& quantized) {
   const RecipeTraits& t = recipe_traits(quantized.out.recipe);
-  const bool is_fp8 = t.family == Family::fp8 && t.block_rows == 1 && t.block_k == 128;
-  if (!is_fp8 && t.recipe != Recipe::mxfp8_e4m3 && t.recipe != Recipe::nvfp4) {
+  const bool is_fp8_of_rows = t.family == Family::fp8 && t.block_rows == 1;
+  if (!is_fp8_of_rows && t.recipe != Recipe::mxfp8_e4m3 && t.recipe != Recipe::nvfp4) {
     throw Error(ErrorCode::unsupported, "quantized.out.recipe",
                 std::string("is ") + t.name +
-                    ", must be fp8_1x128, fp8_1x128_pow2, fp8_1x128_ue8m0, mxfp8_e4m3 or nvfp4");
+                    ", must be fp8_1x128, fp8_1x128_pow2, fp8_1x128_ue8m0, fp8_row, mxfp8_e4m3 or "
+                    "nvfp4");
   }
   const QuantizeOptions& options = quantized.options;
   if (t.tensor_scale && options.scale_source == ScaleSource::dynamic) {
     throw Error(ErrorCode::unsupported, "quantized.options.scale_source",
                 "is dynamic, must be given: a tensor scale would follow from all of D");
+  }
+  if (!t.tensor_scale && options.scale_source == ScaleSource::given) {
+    throw Error(ErrorCode::unsupported, "quantized.options.scale_source",
+                std::string("is given, must be dynamic for ") + t.name +
+                    ": scales follow from D, but for a tensor scale");
   }
   if (options.scale_choice != ScaleChoice::amax) {
     throw Error(ErrorCode::unsupported, "quantized.options.scale_choice",

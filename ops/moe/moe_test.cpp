@@ -69,6 +69,11 @@ TEST(Moe, EveryKindOfWeight) {
   }
   check({.w13 = Recipe::nvfp4, .w2 = Recipe::mxfp4, .activations = Recipe::mxfp8_e4m3});
   check({.w2 = Recipe::fp8_row, .activations = Recipe::fp8_1x128_ue8m0});
+  constexpr Recipe kRow = Recipe::fp8_row;
+  for (const Recipe recipe : {Recipe::mxfp4, Recipe::nvfp4, kRow}) {
+    check({.w13 = recipe, .w2 = recipe, .activations = kRow, .shared = 1});
+  }
+  check({.x = kRow, .w13 = kRow, .w2 = kRow, .activations = kRow, .hidden = 161, .inner = 77});
   check({.w13 = Recipe::fp8_row, .activations = Recipe::bf16});
 }
 

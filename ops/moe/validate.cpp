@@ -42,7 +42,8 @@ void check_numbers(const char* argument, const Number* numbers, bool needed = fa
 
 /// What activations may be, but for bf16.
 constexpr Recipe kQuantizedActivations[] = {Recipe::fp8_1x128, Recipe::fp8_1x128_pow2,
-                                            Recipe::fp8_1x128_ue8m0, Recipe::mxfp8_e4m3};
+                                            Recipe::fp8_1x128_ue8m0, Recipe::fp8_row,
+                                            Recipe::mxfp8_e4m3};
 
 Recipe checked_activations(const MoeArguments& x) {
   if (!x.activations) {

@@ -106,7 +106,9 @@ TEST_F(MoeValidateTest, Transforms) {
 }
 TEST_F(MoeValidateTest, Recipes) {
   x_.activations = Recipe::nvfp4;
-  expect_invalid("activations", "is nvfp4, must be one of bf16, fp8_1x128");
+  expect_invalid("activations",
+                 "is nvfp4, must be one of bf16, fp8_1x128, fp8_1x128_pow2, fp8_1x128_ue8m0, "
+                 "fp8_row, mxfp8_e4m3");
   x_.activations = static_cast<Recipe>(200);
   expect_invalid("activations", "is 200");
   x_.activations = Recipe::mxfp8_e4m3;

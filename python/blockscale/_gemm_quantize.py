@@ -34,12 +34,14 @@ def gemm_quantize(
     batch_invariant: bool = False,
     threads: int = 0,
 ) -> ScaledTensor:
-    """`quantize` of a product in float32, which on a CUDA device is stored nowhere. On the CPU it
-    is `gemm`'s; on Hopper where `gemm` does not divide K (docs/python.md), else last bits differ.
+    """`quantize` of a product in float32, which Hopper's FP8 kernels store nowhere, but for
+    "fp8_row" and SiLU. On the CPU it is `gemm`'s; on Hopper where `gemm` does not divide K
+    (docs/python.md), else last bits differ.
 
     Args:
         a, b, alpha, beta, c, bias, batch_invariant, threads: as for `gemm`.
-        recipe: "fp8_1x128", "fp8_1x128_pow2", "fp8_1x128_ue8m0", "mxfp8_e4m3" or "nvfp4".
+        recipe: "fp8_1x128", "fp8_1x128_pow2", "fp8_1x128_ue8m0", "fp8_row", "mxfp8_e4m3" or
+            "nvfp4".
         layout, scale_mode, sense, amax_floor: as for `quantize`.
         tensor_scale: NVFP4: the tensor scale (in `sense`), which must be given.
         transform: "gelu_tanh", "gelu_erf", "silu", "swiglu" or `Swiglu` of the product. With SwiGLU

@@ -223,8 +223,8 @@ def moe(
         limit, alpha, up_shift: SwiGLU: as `Swiglu` has them. gpt-oss: interleave=1, limit=7,
             alpha=1.702, up_shift=1.
         activations: what x, if it is plain, and the first product's result are quantized to:
-            "fp8_1x128", "fp8_1x128_pow2", "fp8_1x128_ue8m0" or "mxfp8_e4m3"; or "bf16": x is taken
-            as it is. None: fp8_1x128 where both weights are FP8, else bf16.
+            "fp8_1x128", "fp8_1x128_pow2", "fp8_1x128_ue8m0", "fp8_row" or "mxfp8_e4m3"; or "bf16":
+            x is taken as it is. None: fp8_1x128 where both weights are FP8, else bf16.
         expert_alphas: a pair of float32 [E], or None, for w13 and w2.
         biases: a pair of [E, 2 I] (without SwiGLU [E, I]) and [E, H] of f32, f16 or bf16, both
             of one dtype, or None.

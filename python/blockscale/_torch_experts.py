@@ -49,8 +49,8 @@ class Experts(Layer):
         activation, gate_first, interleave, limit, alpha, up_shift: what lies between the products,
             as for `moe`.
         activations: what inputs of both products are quantized to: "fp8_1x128", "fp8_1x128_pow2",
-            "fp8_1x128_ue8m0", "mxfp8_e4m3", or "bf16": they are not. None: fp8_1x128 where both
-            weights are FP8, else bf16.
+            "fp8_1x128_ue8m0", "fp8_row", "mxfp8_e4m3", or "bf16": they are not. None: fp8_1x128
+            where both weights are FP8, else bf16.
         biases: a pair of [E, 2 I] (without SwiGLU [E, I]) and [E, H] of f32, f16 or bf16, both of
             one dtype; or None.
         expert_alphas: a pair of float32 [E], or None, which multiply the two products.

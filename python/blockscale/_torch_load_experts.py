@@ -25,7 +25,7 @@ from ._torch_stored import Place, Source, copy_into, plain_mismatch
 
 #: Of an expert's matrices: gate, up and down.
 _NAMES = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
-#: What `moe` quantizes inputs to.
+#: What inputs become where that is said of them; all else becomes something finer.
 _ACTIVATIONS = ("fp8_1x128", "fp8_1x128_pow2", "fp8_1x128_ue8m0", "mxfp8_e4m3")
 
 

@@ -37,7 +37,7 @@ def test_a_product_is_checked(left: str, right: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("transform", ["identity", "gelu_tanh", "silu", "swiglu"])
-@pytest.mark.parametrize("to", ["fp8_1x128", "mxfp8_e4m3", "nvfp4"])
+@pytest.mark.parametrize("to", ["fp8_1x128", "fp8_row", "mxfp8_e4m3", "nvfp4"])
 @pytest.mark.parametrize("sizes", [SIZES, ["-m", "64", "-n", "512", "-k", "7168"]], ids="x".join)
 def test_a_quantized_product_is_checked(sizes: list[str], to: str, transform: str) -> None:
     recipes = ["--recipe-a", "fp8_1x128", "--recipe-b", "fp8_128x128"]

@@ -142,7 +142,7 @@ def test_transforms(transform: Any, pair: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("transform", ["identity", "swiglu"])
-@pytest.mark.parametrize("recipe", ["fp8_1x128", "mxfp8_e4m3", "nvfp4"])
+@pytest.mark.parametrize("recipe", ["fp8_1x128", "fp8_row", "mxfp8_e4m3", "nvfp4"])
 @pytest.mark.parametrize("pair", [("fp8_1x128", "fp8_128x128"), ("mxfp8_e4m3", "mxfp4")])
 def test_quantized_results(pair: tuple[str, str], recipe: str, transform: str) -> None:
     """Values as far from those of the product as quantize puts them, and rows of no group."""

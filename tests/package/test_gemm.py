@@ -279,7 +279,7 @@ def test_plans_need_no_gpu() -> None:
         ((1, 2, 32), {"batch": "2"}, TypeError, "batch: is '2'"),
         ((1, 2, 32), {"out_dtype": "int8"}, TypeError, "out_dtype: is int8"),
         ((1, 2, 32), {"to": "fp9"}, ValueError, "to: is 'fp9'"),
-        ((1, 2, 32), {"to": "fp8_row"}, ValueError, "out.recipe: is fp8_row, must be fp8_1x128"),
+        ((1, 2, 32), {"to": "fp8_tensor"}, ValueError, "out.recipe: is fp8_tensor, must be fp8_1x"),
         ((1, 3, 32), {"transform": "swiglu"}, ValueError, "b.rows: is 3, must be 2"),
         ((1, 3, 32), {"to": "fp8_1x128", "transform": "swiglu"}, ValueError, "x.columns: is 3"),
         ((1, 2, 32), {"to": "nvfp4", "transform": "rms_norm"}, ValueError, "transform: is 'rms_"),

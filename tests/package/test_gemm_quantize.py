@@ -20,7 +20,9 @@ def same(x: blockscale.ScaledTensor, y: blockscale.ScaledTensor) -> bool:
     return (raw(x.values) == raw(y.values)).all() and (raw(x.scales) == raw(y.scales)).all()
 
 
-@pytest.mark.parametrize("recipe", ["fp8_1x128", "fp8_1x128_ue8m0", "mxfp8_e4m3", "nvfp4"])
+@pytest.mark.parametrize(
+    "recipe", ["fp8_1x128", "fp8_1x128_ue8m0", "fp8_row", "mxfp8_e4m3", "nvfp4"]
+)
 @pytest.mark.parametrize(
     "transform", ["identity", "gelu_erf", "swiglu", blockscale.Swiglu(order="up_first", group=1)]
 )

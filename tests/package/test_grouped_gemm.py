@@ -217,7 +217,9 @@ def parts(x: blockscale.ScaledTensor) -> tuple[np.ndarray, np.ndarray]:
     return values, scales.reshape(values.shape[0], -1)
 
 
-@pytest.mark.parametrize("recipe", ["fp8_1x128", "fp8_1x128_ue8m0", "mxfp8_e4m3", "nvfp4"])
+@pytest.mark.parametrize(
+    "recipe", ["fp8_1x128", "fp8_1x128_ue8m0", "fp8_row", "mxfp8_e4m3", "nvfp4"]
+)
 @pytest.mark.parametrize("transform", ["identity", "swiglu", blockscale.Swiglu(group=1)])
 @pytest.mark.parametrize("is_gathered", [False, True])
 def test_quantized_results_are_quantize_of_the_product(

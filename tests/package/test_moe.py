@@ -266,6 +266,8 @@ RECIPES = [
     ("nvfp4", None, "bf16"),
     ("mxfp4", "bf16", "bf16"),
     ("mxfp4", "mxfp8_e4m3", "mxfp8_e4m3"),
+    ("mxfp4", "fp8_row", "fp8_row"),
+    ("fp8_row", "fp8_row", "fp8_row"),
     ("mxfp8_e4m3", None, "bf16"),
     ("mxfp8_e4m3", "mxfp8_e4m3", "mxfp8_e4m3"),
 ]

@@ -155,7 +155,9 @@ def test_shapes_of_transformed_products_are_known_beforehand(batch: tuple[int, .
         assert (fake.shape, fake.dtype) == (real.shape, real.dtype)
 
 
-@pytest.mark.parametrize("recipe", ["fp8_1x128", "fp8_1x128_ue8m0", "mxfp8_e4m3", "nvfp4"])
+@pytest.mark.parametrize(
+    "recipe", ["fp8_1x128", "fp8_1x128_ue8m0", "fp8_row", "mxfp8_e4m3", "nvfp4"]
+)
 @pytest.mark.parametrize("transform", ["identity", "gelu_erf", "silu", "swiglu"])
 def test_quantized_products_are_the_packages(recipe: str, transform: str) -> None:
     a, b, options = operands(5, 256, 256, "fp8_1x128", "fp8_128x128")
@@ -171,9 +173,9 @@ def test_quantized_products_are_the_packages(recipe: str, transform: str) -> Non
 
 
 def test_shapes_of_quantized_products_are_known_beforehand() -> None:
-    for recipe in ("fp8_1x128", "fp8_1x128_ue8m0", "mxfp8_e4m3", "nvfp4"):
+    for recipe in ("fp8_1x128", "fp8_1x128_ue8m0", "fp8_row", "mxfp8_e4m3", "nvfp4"):
         for layout in ("mn_major", "swizzled_128x4"):
-            if recipe == "fp8_1x128" and layout == "swizzled_128x4":
+            if recipe in ("fp8_1x128", "fp8_row") and layout == "swizzled_128x4":
                 continue
             for batch in ((), (3,)):
                 a, a_scales, _ = ops.quantize(normal(*batch, 130, 256), "fp8_row")
@@ -233,7 +235,7 @@ def test_what_is_refused() -> None:
     refuses(ValueError, "must be even", a, b, *recipes, transform="swiglu")
     refuses(TypeError, "out_dtype: is float64", a, b, *recipes, out_dtype=torch.float64)
     for recipe, changes, text in (
-        ("fp8_row", {}, "out.recipe: is fp8_row, must be fp8_1x128"),
+        ("fp8_tensor", {}, "out.recipe: is fp8_tensor, must be fp8_1x128"),
         ("nvfp4", {}, "tensor_scale: is missing"),
         ("fp8_1x128", {"transform": "rms_norm"}, "transform: is 'rms_norm'"),
         ("fp8_1x128", {"a_scales": None}, "a_scales: are missing"),

@@ -51,17 +51,26 @@ def test_gemm_text(program: Program):
 
 @pytest.mark.parametrize("transform", ["identity", "gelu_tanh", "gelu_erf", "silu", "swiglu"])
 @pytest.mark.parametrize(
-    ("to", "bytes_of_128"),
-    [("fp8_1x128", 132), ("fp8_1x128_ue8m0", 129), ("mxfp8_e4m3", 132), ("nvfp4", 72)],
+    ("to", "bytes_of_128", "bytes_of_row"),
+    [
+        ("fp8_1x128", 132, 0),
+        ("fp8_1x128_ue8m0", 129, 0),
+        ("fp8_row", 128, 4),
+        ("mxfp8_e4m3", 132, 0),
+        ("nvfp4", 72, 0),
+    ],
 )
-def test_gemm_quantizes(program: Program, to: str, bytes_of_128: int, transform: str):
+def test_gemm_quantizes(
+    program: Program, to: str, bytes_of_128: int, bytes_of_row: int, transform: str
+):
     arguments = ["gemm", "-m", 5, "-n", 256, "-k", 256, "--repeats", 1, "--transform", transform]
     arguments += ["--recipe-a", "fp8_1x128", "--recipe-b", "fp8_128x128", "--to", to]
     report = program.json(*arguments)
     assert (report["to"], report["transform"]) == (to, transform) and "dtype" not in report
     blocks = 1 if transform == "swiglu" else 2
     check = report["check"]
-    assert (check["bytes"], check["different_bytes"]) == (5 * blocks * bytes_of_128, 0)
+    bytes_of_all = 5 * (blocks * bytes_of_128 + bytes_of_row)
+    assert (check["bytes"], check["different_bytes"]) == (bytes_of_all, 0)
     assert check["passed"] and 0 <= check["largest_error"] <= check["proven_error"]
     first, *_, last = program.ok(*arguments).splitlines()
     product = "A [5, 256] fp8_1x128 x B [256, 256]^T fp8_128x128"
@@ -108,9 +117,9 @@ def test_gemm_transforms_a_plain_result(program: Program, transform: str):
         ),
         ("--to nvfp4 --transform modulate", "usage", "of identity, gelu_tanh, gelu_erf, silu"),
         (
-            "-m 4 -n 4 -k 32 --recipe-a f32 --recipe-b f32 --to fp8_row",
+            "-m 4 -n 4 -k 32 --recipe-a f32 --recipe-b f32 --to fp8_tensor",
             "unsupported",
-            "quantized.out.recipe: is fp8_row, must be fp8_1x128",
+            "quantized.out.recipe: is fp8_tensor, must be fp8_1x128",
         ),
         (
             "-m 4 -n 65 -k 32 --recipe-a f32 --recipe-b f32 --to fp8_1x128 --transform swiglu",

@@ -17,6 +17,7 @@ SMALL = ["moe", "--hidden", "256", "--inner", "128", "--experts", "8", "--top-k"
         "",
         "--recipe fp8_row --activations fp8_1x128_pow2",
         "--recipe mxfp4 --activations mxfp8_e4m3",
+        "--recipe mxfp4 --activations fp8_row",
         "--recipe nvfp4 --activation gelu_tanh",
         "--recipe mxfp4 --activation gelu_erf --dtype f32",
         "--recipe bf16 --activation identity --dtype f16",

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
-#include <utility>
 
 #include "ops/gemm/cuda/problem.h"
+#include "ops/gemm/cuda/quantize.h"
 #include "ops/gemm/cuda/specs.h"
 #include "ops/gemm/validate.h"
 #include "runtime/kernels/architecture.h"
@@ -160,25 +160,6 @@ bool has_fp8_kernel(Recipe a, Recipe b, const cuda::Chip& chip) {
   return is_fp8(a) && is_fp8(b) && has_kernels_of(kWgmmaArchitectures[0], chip);
 }
 
-namespace {
-
-/// Has what `x` fuses with its quantizer computed of D in f32 before it, in the workspace.
-void transform_apart(GemmArguments& x, QuantizedResult& quantized, const cuda::Chip& chip,
-                     void* workspace, PlainGemmPlan& plan) {
-  const auto* const numbers = static_cast<const float*>(x.d.data);
-  const std::int64_t columns = quantized.out.k;
-  x.d.data = byte_at(workspace, plan.workspace_bytes);
-  x.d.columns = x.d.row_stride = columns;
-  x.d.batch_stride = x.d.rows * columns;
-  plan.workspace_bytes += ceil_div(x.d.batch * x.d.batch_stride * 4, 16) * 16;
-  GemmArguments transformed = x;
-  transformed.transform = std::exchange(quantized.options.input, Identity{});
-  transformed.quantized.reset();
-  plan.transform = plan_transform(transformed, numbers, chip);
-}
-
-}  // namespace
-
 PlainGemmPlan plan_plain_gemm(const GemmArguments& validated, const cuda::Chip& chip,
                               void* workspace, std::optional<PlainTile> tile) {
   GemmArguments x = validated;
@@ -198,22 +179,19 @@ PlainGemmPlan plan_plain_gemm(const GemmArguments& validated, const cuda::Chip& 
   plan.product = tile ? plain_step(x, *tile, chip) : suitable_step(x, chip);
   set_order(*plan.product, x);
   if (!validated.quantized) return plan;
-  QuantizedResult& quantized = x.quantized.emplace(*validated.quantized);
-  if (quantization_of(x).input.is_clamped) transform_apart(x, quantized, chip, workspace, plan);
-  plan.quantization =
-      plan_quantize(quantization_of(x), quantized.options, chip,
-                    byte_at(static_cast<std::byte*>(workspace), plan.workspace_bytes));
-  plan.workspace_bytes += plan.quantization->workspace_bytes;
+  x.quantized = validated.quantized;
+  const QuantizationPlan behind =
+      plan_quantization(x, chip, byte_at(workspace, plan.workspace_bytes));
+  plan.transform = behind.transform;
+  plan.quantization = behind.quantization;
+  plan.workspace_bytes += behind.workspace_bytes;
   return plan;
 }
 
 std::string PlainGemmPlan::str() const {
   if (!product) return "nothing to do: D has no element\n";
   std::string text = "plain: " + text_of(*product);
-  if (quantization) {
-    text +=
-        (transform ? transform->str() : "D in f32 in the workspace, then ") + quantization->str();
-  }
+  if (quantization) text += text_of_quantizer(transform, *quantization);
   return text + "workspace " + std::to_string(workspace_bytes) + " bytes\n";
 }
 

@@ -27,10 +27,11 @@ ProductPlan plan_product(const GemmArguments& x, const cuda::Chip& chip, void* w
     }
     GemmArguments in_f32 = x;
     in_f32.d.data = numbers;
-    plan.quantization =
-        quantize_detail::plan_quantize(quantization_of(in_f32), x.quantized->options, chip,
-                                       byte_at(workspace, plan.workspace_bytes));
-    plan.workspace_bytes += plan.quantization->workspace_bytes;
+    const QuantizationPlan behind =
+        plan_quantization(in_f32, chip, byte_at(workspace, plan.workspace_bytes));
+    plan.transform = behind.transform;
+    plan.quantization = behind.quantization;
+    plan.workspace_bytes += behind.workspace_bytes;
     return plan;
   }
   ProductPlan plan;
@@ -63,7 +64,7 @@ std::string ProductPlan::str() const {
 }
 
 std::string ProductPlan::str_behind() const {
-  if (quantization) return "D in f32 in the workspace, then " + quantization->str();
+  if (quantization) return text_of_quantizer(transform, *quantization);
   return transform ? transform->str() : "";
 }
 

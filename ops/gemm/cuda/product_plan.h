@@ -19,7 +19,8 @@ namespace blockscale::gemm_detail {
 
 struct ProductPlan {
   std::variant<Fp8GemmPlan, Fp4GemmPlan, Fp4TilesPlan, BlockScaledPlan, PlainGemmPlan> product;
-  // Behind it, of D in f32 in the workspace, one of:
+  // Behind it, of D in f32 in the workspace: either, or the first for an input that the second does
+  // not fuse.
   std::optional<TransformPlan> transform;
   std::optional<quantize_detail::QuantizePlan> quantization;
   std::int64_t workspace_bytes = 0;

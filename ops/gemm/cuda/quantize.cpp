@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "ops/gemm/cuda/problem.h"
 #include "ops/gemm/validate.h"
 #include "ops/quantize/cuda/params.h"
 
@@ -27,7 +28,8 @@ ScaleRule rule_of(Recipe recipe) {
 }  // namespace
 
 bool fits_epilogue(const QuantizedResult& quantized) {
-  return !std::holds_alternative<Silu>(quantized.options.input);
+  return recipe_traits(quantized.out.recipe).block_k != 0 &&
+         !std::holds_alternative<Silu>(quantized.options.input);
 }
 
 QuantizingEpilogue quantizing_epilogue(const GemmArguments& x) {
@@ -48,8 +50,8 @@ QuantizingEpilogue quantizing_epilogue(const GemmArguments& x) {
       quantize_detail::has_value_vectors(p, 16) && p.k % static_cast<std::uint32_t>(codes) == 0;
   e.scales = p.scales;
   e.scale_steps = ScaleSteps::of(p.scales.layout, p.scales.leading_stride);
-  const std::int64_t block_columns = ceil_div(p.k, std::int64_t{1} << log2_epilogue_block(e.rule));
-  e.has_padding = p.scales.rows != x.d.rows || p.scales.columns != block_columns;
+  const ScaleGrid blocks = scale_grid(a.out.recipe, a.out.rows, a.out.k);
+  e.has_padding = p.scales.rows != blocks.rows || p.scales.columns != blocks.columns;
   e.options = p.scale_options;
   e.tensor_scale = p.tensor_scale;
   e.tensor_scale_stride = p.tensor_scale_stride;
@@ -90,6 +92,32 @@ ScaledTensorView rows_of_run(const ScaledTensorView& b, const TileRuns& runs, in
   rows.rows = b.rows / 2;
   rows.value_row_stride = b.value_row_stride * runs.step;
   return rows;
+}
+
+QuantizationPlan plan_quantization(GemmArguments x, const cuda::Chip& chip, void* workspace) {
+  QuantizationPlan plan;
+  if (quantization_of(x).input.is_clamped) {
+    GemmArguments transformed = x;
+    transformed.quantized.reset();
+    transformed.transform = std::exchange(x.quantized->options.input, Identity{});
+    const auto* const numbers = static_cast<const float*>(x.d.data);
+    const std::int64_t columns = x.quantized->out.k;
+    x.d.data = workspace;
+    x.d.columns = x.d.row_stride = columns;
+    x.d.batch_stride = x.d.rows * columns;
+    transformed.d = x.d;
+    plan.transform = plan_transform(transformed, numbers, chip);
+    plan.workspace_bytes = ceil_div(x.d.batch * x.d.batch_stride * 4, 16) * 16;
+  }
+  plan.quantization = quantize_detail::plan_quantize(quantization_of(x), x.quantized->options, chip,
+                                                     byte_at(workspace, plan.workspace_bytes));
+  plan.workspace_bytes += plan.quantization.workspace_bytes;
+  return plan;
+}
+
+std::string text_of_quantizer(const std::optional<TransformPlan>& transform,
+                              const quantize_detail::QuantizePlan& quantization) {
+  return (transform ? transform->str() : "D in f32 in the workspace, then ") + quantization.str();
 }
 
 }  // namespace blockscale::gemm_detail

@@ -335,7 +335,8 @@ TEST(EmulatedPlainGemm, BatchInvariantRows) {
 
 /// D is f32 in the workspace, and its bytes are those of `quantize` of it.
 TEST(EmulatedPlainGemm, QuantizedResults) {
-  for (const Recipe result : {Recipe::fp8_1x128, Recipe::mxfp8_e4m3, Recipe::nvfp4}) {
+  for (const Recipe result :
+       {Recipe::fp8_1x128, Recipe::fp8_row, Recipe::mxfp8_e4m3, Recipe::nvfp4}) {
     for (const QuantizeInput& input :
          {QuantizeInput{Identity{}}, QuantizeInput{Gelu{}}, QuantizeInput{Silu{}},
           QuantizeInput{Swiglu{}}, QuantizeInput{Swiglu{GateOrder::gate_first, 0, 7, 1.702f, 1}}}) {

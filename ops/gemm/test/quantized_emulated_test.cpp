@@ -12,10 +12,9 @@
 #include <vector>
 
 #include "ops/gemm/cuda/plan.h"
-#include "ops/gemm/cuda/product_plan.h"
 #include "ops/gemm/test/emulation.h"
+#include "ops/gemm/test/product_emulation.h"
 #include "ops/gemm/validate.h"
-#include "ops/quantize/test/emulation.h"
 #include "tests/chip.h"
 #include "tests/gemm_problem.h"
 
@@ -194,61 +193,58 @@ void check(const Problem& p, const std::optional<Fp8LaunchConfig>& choice,
   EXPECT_EQ(result.scales(), expected.scales());
 }
 
-/// SiLU, which no epilogue has: D in f32 in the workspace, then a quantizer.
+/// D in f32 in the workspace, and a quantizer behind it: what no epilogue does.
+void check_apart(const Problem& p) {
+  SCOPED_TRACE(text_of(p));
+  Random random(4);
+  const test::TestOperand a(random, Recipe::fp8_1x128, p.m, p.k, p.family);
+  const test::TestOperand b(random, p.b, p.n, p.k, p.family);
+  test::AlignedCopy a_values = test::copy_of_values(a.view());
+  test::AlignedCopy b_values = test::copy_of_values(b.view());
+  test::TestMatrix d(Format::f32, p.m, p.n);
+  Result result(p), expected(p);
+  GemmArguments x;
+  x.a = a.view();
+  x.b = b.view();
+  x.a.values = a_values.at();
+  x.b.values = b_values.at();
+  x.quantized = {result.view(), options_of(p)};
+  const GemmArguments validated = gemm_detail::validated(x, {});
+  const cuda::Chip chip = test::chip_of(4);
+  const std::int64_t bytes = gemm_detail::plan_product(validated, chip).workspace_bytes;
+  std::vector<std::uint32_t> workspace(static_cast<std::size_t>(bytes / 4), 0xFFFFFFFFu);
+  gemm_detail::ProductPlan plan = gemm_detail::plan_product(validated, chip, workspace.data());
+  SCOPED_TRACE(plan.str());
+  ASSERT_TRUE(plan.is_fp8() && plan.quantization);
+  std::vector<emulator::Buffer> buffers = {
+      emulator::buffer("a", a_values.at(), static_cast<std::size_t>(a_values.bytes()),
+                       BufferUse::input),
+      emulator::buffer("b", b_values.at(), static_cast<std::size_t>(b_values.bytes()),
+                       BufferUse::input),
+      emulator::buffer("a scales", x.a.scales, static_cast<std::size_t>(test::scale_bytes_of(x.a)),
+                       BufferUse::input),
+      emulator::buffer("b scales", x.b.scales, static_cast<std::size_t>(test::scale_bytes_of(x.b)),
+                       BufferUse::input)};
+  std::vector<emulator::Buffer> all = buffers;
+  all.push_back(emulator::in_out("workspace", workspace));
+  result.add_to(all);
+  ASSERT_TRUE(test::emulate(plan, all, emulator::random_order(6)));
+  x.quantized.reset();
+  x.d = d.view();
+  Fp8GemmPlan in_f32 = plan_of(x, {});
+  buffers.push_back(emulator::buffer("d", d.bytes().data(), d.bytes().size(), BufferUse::output));
+  ASSERT_TRUE(test::emulate(in_f32, buffers, emulator::in_order()));
+  quantize(d.view(), expected.view(), options_of(p));
+  EXPECT_EQ(result.values(), expected.values());
+  EXPECT_EQ(result.scales(), expected.scales());
+}
+
 TEST(EmulatedQuantizedGemm, SiluIsAQuantizersBehindTheProduct) {
   for (const Recipe recipe : kResults) {
     Problem p;
     p.result = recipe;
     p.input = Silu{};
-    Random random(4);
-    const test::TestOperand a(random, Recipe::fp8_1x128, p.m, p.k, p.family);
-    const test::TestOperand b(random, p.b, p.n, p.k, p.family);
-    test::AlignedCopy a_values = test::copy_of_values(a.view());
-    test::AlignedCopy b_values = test::copy_of_values(b.view());
-    test::TestMatrix d(Format::f32, p.m, p.n);
-    Result result(p), expected(p);
-    GemmArguments x;
-    x.a = a.view();
-    x.b = b.view();
-    x.a.values = a_values.at();
-    x.b.values = b_values.at();
-    x.quantized = {result.view(), options_of(p)};
-    const GemmArguments validated = gemm_detail::validated(x, {});
-    const cuda::Chip chip = test::chip_of(4);
-    const std::int64_t bytes = gemm_detail::plan_product(validated, chip).workspace_bytes;
-    std::vector<std::uint32_t> workspace(static_cast<std::size_t>(bytes / 4), 0xFFFFFFFFu);
-    gemm_detail::ProductPlan plan = gemm_detail::plan_product(validated, chip, workspace.data());
-    SCOPED_TRACE(plan.str());
-    ASSERT_TRUE(plan.is_fp8() && plan.quantization);
-    std::vector<emulator::Buffer> buffers = {
-        emulator::buffer("a", a_values.at(), static_cast<std::size_t>(a_values.bytes()),
-                         BufferUse::input),
-        emulator::buffer("b", b_values.at(), static_cast<std::size_t>(b_values.bytes()),
-                         BufferUse::input),
-        emulator::buffer("a scales", x.a.scales,
-                         static_cast<std::size_t>(test::scale_bytes_of(x.a)), BufferUse::input),
-        emulator::buffer("b scales", x.b.scales,
-                         static_cast<std::size_t>(test::scale_bytes_of(x.b)), BufferUse::input)};
-    std::vector<emulator::Buffer> all = buffers;
-    all.push_back(emulator::in_out("workspace", workspace));
-    result.add_to(all);
-    auto& product = std::get<Fp8GemmPlan>(plan.product);
-    ASSERT_TRUE(test::emulate(product, all, emulator::random_order(6)));
-    for (int i = 0; i < plan.quantization->count; ++i) {
-      const auto& step = plan.quantization->steps[static_cast<std::size_t>(i)];
-      const emulator::Report report =
-          emulator::launch(step.shape, all, emulator::random_order(7),
-                           [&] { test::quantize_function(step.kernel)(step.params); });
-      ASSERT_TRUE(report.ok()) << report.text();
-    }
-    x.quantized.reset();
-    x.d = d.view();
-    Fp8GemmPlan in_f32 = plan_of(x, {});
-    buffers.push_back(emulator::buffer("d", d.bytes().data(), d.bytes().size(), BufferUse::output));
-    ASSERT_TRUE(test::emulate(in_f32, buffers, emulator::in_order()));
-    quantize(d.view(), expected.view(), options_of(p));
-    EXPECT_EQ(result.values(), expected.values());
-    EXPECT_EQ(result.scales(), expected.scales());
+    check_apart(p);
   }
 }
 
@@ -263,6 +259,23 @@ const std::vector<QuantizeInput> kInputs = {Identity{},
                                             Swiglu{GateOrder::up_first, 64},
                                             Swiglu{GateOrder::gate_first, 0, 7, 1.702f, 1},
                                             Swiglu{GateOrder::up_first, 1, 0.5f, -0.8f, -0.25f}};
+
+/// A scale follows from more columns than a tile has.
+TEST(EmulatedQuantizedGemm, ScalesOfRowsAreAQuantizersBehindTheProduct) {
+  for (const QuantizeInput& input : kInputs) {
+    Problem p;
+    p.result = Recipe::fp8_row;
+    p.input = input;
+    check_apart(p);
+  }
+  Problem p;
+  p.result = Recipe::fp8_row;
+  p.input = Silu{};
+  p.layout = ScaleLayout::mn_major;
+  p.odd_bytes = 3;
+  p.family = InputFamily::adversarial;
+  check_apart(p);
+}
 
 TEST(EmulatedQuantizedGemm, EveryKernel) {
   for (const Recipe b : {Recipe::fp8_128x128, Recipe::fp8_1x128}) {

@@ -363,6 +363,7 @@ struct QuantizedCase {
 constexpr QuantizedCase kQuantizedCases[] = {
     {Recipe::fp8_1x128, ScaleLayout::mn_major},
     {Recipe::fp8_1x128_ue8m0, ScaleLayout::swizzled_128x4},
+    {Recipe::fp8_row, ScaleLayout::row_major},
     {Recipe::mxfp8_e4m3, ScaleLayout::swizzled_8x4},
     {Recipe::nvfp4, ScaleLayout::swizzled_128x4},
 };

@@ -117,6 +117,14 @@ TEST(EmulatedMoe, FewRowsOfFp4) {
                                  .transform = clamped,
                                  .bias = true});
   }
+  check_few<Fp4FewRowsParams>({.w13 = Recipe::mxfp4,
+                               .w2 = Recipe::mxfp4,
+                               .activations = Recipe::fp8_row,
+                               .tokens = 3,
+                               .hidden = 160,
+                               .inner = 96,
+                               .experts = 3,
+                               .transform = clamped});
   for (const Recipe activations : {Recipe::bf16, Recipe::fp8_1x128}) {
     check_few<Fp4FewRowsParams>({.w13 = Recipe::nvfp4,
                                  .w2 = Recipe::nvfp4,
@@ -148,8 +156,10 @@ TEST(EmulatedMoe, FewEntriesAreNotSorted) {
   of.hidden = 160;
   of.inner = 96;
   of.w13 = of.w2 = Recipe::nvfp4;
-  of.activations = Recipe::fp8_1x128;
-  check_few<Fp4FewRowsParams>(of, Gather::entries);
+  for (const Recipe activations : {Recipe::fp8_1x128, Recipe::fp8_row}) {
+    of.activations = activations;
+    check_few<Fp4FewRowsParams>(of, Gather::entries);
+  }
   of.w13 = of.w2 = Recipe::mxfp4;
   of.activations = Recipe::bf16;
   of.transform = Swiglu{GateOrder::gate_first, 1, 0.7f, 1.702f, 1};
@@ -185,6 +195,28 @@ TEST(EmulatedMoe, KindsOfWeight) {
   }
   check(
       {.w13 = Recipe::nvfp4, .w2 = Recipe::mxfp4, .activations = Recipe::mxfp8_e4m3, .tokens = 5});
+}
+
+// A scale follows from all of a row: no epilogue has it, and no quantizer that gathers.
+TEST(EmulatedMoe, ActivationsWithAScaleARow) {
+  constexpr Recipe kRow = Recipe::fp8_row;
+  LayerCase of = {.activations = kRow, .tokens = 60, .experts = 3, .shared = 1};
+  for (const Recipe recipe : {Recipe::mxfp4, Recipe::nvfp4, kRow}) {
+    of.w13 = of.w2 = recipe;
+    check(of);
+    of.routing = Routing::half_of_it;
+  }
+  of.tokens = 9;
+  of.transform = Swiglu{GateOrder::gate_first, 1, 0.7f, 1.702f, 1};
+  of.weights_on_input = true;
+  check(of);
+  of.weights_on_input = false;
+  for (const Recipe recipe : {kRow, Recipe::mxfp4}) {
+    of.w13 = of.w2 = recipe;
+    check(of, emulator::random_order(1), test::sm120_of(3));
+  }
+  check(
+      {.x = kRow, .w13 = kRow, .w2 = kRow, .activations = kRow, .tokens = 5, .transform = Silu{}});
 }
 
 TEST(EmulatedMoe, Transforms) {

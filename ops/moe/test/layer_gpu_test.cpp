@@ -121,6 +121,11 @@ TEST_F(CudaGpuMoe, KindsOfWeight) {
         Recipe::nvfp4, Recipe::mxfp4, Recipe::bf16}) {
     check({.w13 = recipe, .w2 = recipe, .tokens = 70, .alphas = true, .bias = true});
   }
+  for (const Recipe recipe : {Recipe::fp8_row, Recipe::nvfp4, Recipe::mxfp4}) {
+    for (const std::int64_t tokens : {3, 70}) {
+      check({.w13 = recipe, .w2 = recipe, .activations = Recipe::fp8_row, .tokens = tokens});
+    }
+  }
 }
 
 // gpt-oss's shapes, and those of NVFP4 with a tensor scale an expert, as decode has them.

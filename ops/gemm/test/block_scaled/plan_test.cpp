@@ -155,13 +155,18 @@ TEST(BlockScaledPlan, IsBeforeTransformsAndQuantizers) {
   auto plan = plan_product(x, chip());
   EXPECT_EQ(plan.path(), GemmPath::sm120_block_scaled);
   EXPECT_TRUE(plan.transform);
-  for (const QuantizeInput& input : {QuantizeInput{Identity{}}, QuantizeInput{Swiglu{}}}) {
+  for (const QuantizeInput& input :
+       {QuantizeInput{Identity{}}, QuantizeInput{Swiglu{}},
+        QuantizeInput{Swiglu{GateOrder::gate_first, 0, 7, 1.702f, 1}}}) {
     x = gemm_detail::validated(imagined_gemm(256, 512, 256, Recipe::mxfp8_e4m3, Recipe::mxfp8_e4m3,
                                              Format::bf16, 1, Recipe::nvfp4, input),
                                {});
     plan = plan_product(x, chip());
     EXPECT_EQ(plan.path(), GemmPath::sm120_block_scaled);
     EXPECT_TRUE(plan.quantization);
+    const auto* const swiglu = std::get_if<Swiglu>(&input);
+    const bool is_clamped = swiglu != nullptr && swiglu->limit == 7;  // which no quantizer fuses
+    EXPECT_EQ(plan.transform.has_value(), is_clamped);
   }
 }
 
