@@ -19,16 +19,16 @@ std::int64_t expected_tile_rows(const GroupedGemmArguments& x) {
 }
 
 /// The rows of tiles with which groups of so many on average cost least: each has a tile that is
-/// not full, on average by half. In FP8 what it lacks costs nothing, 64 rows at a time.
+/// not full, on average by half. In FP8 that costs less, where it has few.
 int fp4_tokens_of(std::int64_t rows, bool in_fp8) {
+  constexpr int kFew = kFp4TilesTokens[0];
   int best = 0;
   double least = 0;
   for (const int tokens : kFp4TilesTokens) {
     const double tiles = std::max(1.0, static_cast<double>(rows) / tokens + 0.5);
-    const double of_tile = in_fp8 ? std::clamp((static_cast<double>(rows) + 32) / tiles, 64.0,
-                                               static_cast<double>(tokens))
-                                  : tokens;
-    const double cost = tiles * fp4_tiles_stage_cost(of_tile, in_fp8);
+    const double full = fp4_tiles_stage_cost(tokens, in_fp8);
+    const double saved = in_fp8 ? full - fp4_tiles_stage_cost(kFew, in_fp8) : 0;
+    const double cost = tiles * full - saved * kFew / tokens;
     if (best == 0 || cost < least) best = tokens, least = cost;
   }
   return best;

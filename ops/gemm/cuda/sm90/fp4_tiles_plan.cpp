@@ -205,9 +205,9 @@ bool takes_rows_in_fp8(const GemmArguments& x) {
          a.block_k == 0 && begins_at_16_bytes(x.a);
 }
 
-double fp4_tiles_stage_cost(double rows, bool in_fp8) {
-  if (in_fp8) return 6.5 * rows + 630;
-  return rows <= 64 ? 730 : rows <= 128 ? 880 : 1190;
+double fp4_tiles_stage_cost(int tokens, bool in_fp8) {
+  if (in_fp8) return 6.5 * tokens + 630;
+  return tokens == 64 ? 730 : tokens == 128 ? 880 : 1190;
 }
 
 std::optional<std::uint32_t> fp4_tiles_stages(const cuda::Chip& chip, const Fp4TilesConfig& config,

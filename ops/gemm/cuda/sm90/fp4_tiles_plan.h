@@ -70,9 +70,9 @@ std::uint32_t fp4_tiles_band_rows(int tokens);
 /// Whether A's rows may stay in FP8: with scales that hold for all of K.
 bool takes_rows_in_fp8(const GemmArguments& x);
 
-/// Cycles of a multiprocessor that a stage of a tile takes, as measured on an H200
-/// (docs/log/gemm-fp4.md): in FP8 with so many rows of A, else of so many.
-double fp4_tiles_stage_cost(double rows, bool in_fp8);
+/// Cycles of a multiprocessor that a stage of so many rows of A takes, as measured on an H200
+/// (docs/log/gemm-fp4.md). In FP8 a tile that has kFp4TilesTokens[0] at most takes that many's.
+double fp4_tiles_stage_cost(int tokens, bool in_fp8);
 
 std::string fp4_tiles_kernel_name(const Fp4TilesConfig& config);
 

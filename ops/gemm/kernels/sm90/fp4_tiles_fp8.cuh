@@ -187,25 +187,27 @@ class Fp8Multiplier {
 
   /// Adds a stage's products, and leaves it. Meanwhile the next one's codes become numbers, if
   /// there is one and it is folded: returns whether. (If not, these become numbers again, without a
-  /// branch.)
+  /// branch.) A tile that has rows of the first turn alone has no products of others.
   BLOCKSCALE_DEVICE bool add(Sums& sums, Stage& x, Stage& next, uint32_t rows, bool has_next) {
-    bool goes_on = false;
-    BLOCKSCALE_UNROLL
-    for (uint32_t turn = 0; turn < kTurns; ++turn) {
-      if (turn != 0 && turn * kTurnTokens >= rows) {
+    Products products;
+    begin(products, x, 0);
+    const bool goes_on = has_next && next_is_folded();
+    next.place = x.place;
+    if (goes_on) take(next);
+    decode_part(next, 0);
+    end<0>(products, x);
+    promote(sums, products, x, 0);
+    if (kTurns == 1 || rows > kTurnTokens) {
+      BLOCKSCALE_UNROLL
+      for (uint32_t turn = 1; turn < kTurns; ++turn) {
+        begin(products, x, turn);
         decode_part(next, turn);
-        continue;
+        end<0>(products, x);
+        promote(sums, products, x, turn);
       }
-      Products products;
-      begin(products, x, turn);
-      if (turn == 0) {
-        goes_on = has_next && next_is_folded();
-        next.place = x.place;
-        if (goes_on) take(next);
-      }
-      decode_part(next, turn);
-      end<0>(products, x);
-      promote(sums, products, x, turn);
+    } else {
+      BLOCKSCALE_UNROLL
+      for (uint32_t turn = 1; turn < kTurns; ++turn) decode_part(next, turn);
     }
     shared_.leave(x.place);
     return goes_on;
