@@ -249,11 +249,14 @@ def weight_rows(results: dict) -> Iterator[Row]:
     for case in results["cases"]:
         groups.setdefault(f"{case['m']} rows, {weights.recipes_of(case)}", []).append(case)
     for name, cases in groups.items():
-        ours, bf16 = (
-            statistics.geometric_mean(case[f"{key}_microseconds"] for case in cases)
-            for key in ("ours", "bf16")
-        )
-        yield Row(name, ours, bf16, bf16 / ours)
+
+        def mean(key: str, cases: list[dict] = cases) -> float:
+            return statistics.geometric_mean(case[f"{key}_microseconds"] for case in cases)
+
+        bf16 = mean("bf16")
+        yield Row(name, mean("ours"), bf16, bf16 / mean("ours"))
+        if "fast_microseconds" in cases[0]:
+            yield Row(f"{name}, fast accumulation", mean("fast"), bf16, bf16 / mean("fast"))
 
 
 def weight_goals(results: dict) -> Iterator[Goal]:
@@ -264,6 +267,11 @@ def weight_goals(results: dict) -> Iterator[Goal]:
         else:
             least = results["asked_of_many"]
             yield Goal("bf16's time over ours", name, found["bf16_over_ours"], least, at_least=True)
+        if "pt_over_fast" in found:
+            for key, what in (("ours", "ours"), ("fast", "ours with fast accumulation")):
+                least = results.get("asked_of_pt", weights.ASKED_OF_PT)[key]
+                has = found[f"pt_over_{key}"]
+                yield Goal(f"pt's time over {what}", name, has, least, at_least=True)
 
 
 def weight_figure(document: dict) -> str:
