@@ -28,12 +28,14 @@ void check(cudaError_t status, const char* what) {
 }
 
 /// Instructions whose sums are asked for.
-enum class Instruction { wgmma_e4m3, mma_e4m3, mma_f16, mma_bf16 };
-constexpr Instruction kInstructions[] = {Instruction::wgmma_e4m3, Instruction::mma_e4m3,
-                                         Instruction::mma_f16, Instruction::mma_bf16};
-constexpr const char* kInstructionNames[] = {"wgmma e4m3", "mma.sync e4m3", "mma.sync f16",
-                                             "mma.sync bf16"};
-constexpr Format kFormats[] = {Format::e4m3, Format::e4m3, Format::f16, Format::bf16};
+enum class Instruction { wgmma_e4m3, wgmma_f16, wgmma_bf16, mma_e4m3, mma_f16, mma_bf16 };
+constexpr Instruction kInstructions[] = {Instruction::wgmma_e4m3, Instruction::wgmma_f16,
+                                         Instruction::wgmma_bf16, Instruction::mma_e4m3,
+                                         Instruction::mma_f16,    Instruction::mma_bf16};
+constexpr const char* kInstructionNames[] = {"wgmma e4m3",    "wgmma f16",    "wgmma bf16",
+                                             "mma.sync e4m3", "mma.sync f16", "mma.sync bf16"};
+constexpr Format kFormats[] = {Format::e4m3, Format::f16, Format::bf16,
+                               Format::e4m3, Format::f16, Format::bf16};
 
 /// What a block needs of a case: all rows of A, and of B, are the same.
 struct Operands {
@@ -42,13 +44,13 @@ struct Operands {
   std::uint32_t count;
 };
 
-template <int kCount>
+template <ptx::WgmmaElement kElement, int kCount>
 BLOCKSCALE_DEVICE void multiply(ptx::WgmmaAccumulator<kRowsOfB>& d) {
   const ptx::SharedAddress s = device::shared_base();
   ptx::wgmma_fence(d);
   BLOCKSCALE_UNROLL
   for (std::uint32_t k = 0; k < kCount; ++k) {
-    ptx::wgmma_mma_async<ptx::WgmmaElement::e4m3, ptx::WgmmaElement::e4m3>(
+    ptx::wgmma_mma_async<kElement, kElement>(
         d, ptx::wgmma_descriptor(s + 32 * k, TensorMapSwizzle::bytes_128),
         ptx::wgmma_descriptor(s + kRowsOfA * kRowBytes + 32 * k, TensorMapSwizzle::bytes_128),
         true);
@@ -58,6 +60,7 @@ BLOCKSCALE_DEVICE void multiply(ptx::WgmmaAccumulator<kRowsOfB>& d) {
 }
 
 /// Block i sums case i. `differ` counts threads whose values are not those of thread 0.
+template <ptx::WgmmaElement kElement>
 __global__ void __launch_bounds__(128, 1)
     sum_products(const Operands* operands, float* sums, std::uint32_t* differ) {
   const Operands& x = operands[blockIdx.x];
@@ -75,9 +78,9 @@ __global__ void __launch_bounds__(128, 1)
   BLOCKSCALE_UNROLL
   for (int i = 0; i < 4; ++i) d.set(i, x.old);
   if (x.count == 1) {
-    multiply<1>(d);
+    multiply<kElement, 1>(d);
   } else {
-    multiply<SumCase::kMostInstructions>(d);
+    multiply<kElement, SumCase::kMostInstructions>(d);
   }
   if (threadIdx.x == 0) sums[blockIdx.x] = d.get(0);
   __syncthreads();
@@ -109,7 +112,15 @@ void launch(Instruction instruction, unsigned cases, const Operands* in, float* 
             std::uint32_t* differ) {
   constexpr std::uint32_t kBytes = (kRowsOfA + kRowsOfB) * kRowBytes;
   switch (instruction) {
-    case Instruction::wgmma_e4m3: sum_products<<<cases, 128, kBytes>>>(in, out, differ); break;
+    case Instruction::wgmma_e4m3:
+      sum_products<ptx::WgmmaElement::e4m3><<<cases, 128, kBytes>>>(in, out, differ);
+      break;
+    case Instruction::wgmma_f16:
+      sum_products<ptx::WgmmaElement::f16><<<cases, 128, kBytes>>>(in, out, differ);
+      break;
+    case Instruction::wgmma_bf16:
+      sum_products<ptx::WgmmaElement::bf16><<<cases, 128, kBytes>>>(in, out, differ);
+      break;
     case Instruction::mma_e4m3:
       sum_products_of_warp<ptx::MmaElement::e4m3><<<cases, 32>>>(in, out, differ);
       break;

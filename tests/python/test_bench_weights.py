@@ -38,7 +38,7 @@ def test_activations_in_other_recipes_are_apart() -> None:
     quantized = ("fp8_row", "fp8_1x128", "mxfp8_e4m3", "mxfp4")
     options = argparse.Namespace(rows=[16, 1024], activations=None)
     products = weights.products_of("mxfp4", options)
-    assert products == [(m, name) for name in ("bf16", *quantized) for m in (16, 1024)]
+    assert products == [(m, name) for name in ("bf16", "f16", *quantized) for m in (16, 1024)]
     options.activations = ["mxfp4"]
     assert weights.products_of("mxfp4", options) == [(16, "mxfp4"), (1024, "mxfp4")]
     assert weights.products_of("nvfp4", options) == []

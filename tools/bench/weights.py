@@ -6,11 +6,11 @@ The weights are the five of ../shared/baselines.md, as files have them: values p
 row_major. `read` is the fastest of a few kernels that only read values and scales; `bf16` is
 torch's product with the dequantized weight; `ours` begins when the call before it has ended, and
 `chained` may begin before, as calls do by default. Graphs, cold weights, medians. Activations are
-in bf16, and from LEAST_QUANTIZED rows on, or of the rows that are named, in other recipes too,
-beside torch's product of what they dequantize to; `pt` is torch._scaled_mm of fp8_row's values, and
-of the weight in e4m3, with one scale for each. No file is written where weights, rows or
-activations are named: weights that many rows are multiplied by in 16 bits, MXFP6 and MXFP8 after
-they have become bf16, are measured then alone.
+in bf16 and f16 (`bf16` is torch's product in f16 then), and from LEAST_QUANTIZED rows on, or of the
+rows that are named, in other recipes too, beside torch's product of what they dequantize to; `pt`
+is torch._scaled_mm of fp8_row's values, and of the weight in e4m3, with one scale for each. No file
+is written where weights, rows or activations are named: weights that many rows are multiplied by in
+16 bits, MXFP6 and MXFP8 after they have become bf16, are measured then alone.
 """
 
 import argparse
@@ -31,8 +31,9 @@ IN_16_BITS = ("bf16", "mxfp6_e2m3", "mxfp6_e3m2", "mxfp8_e4m3", "mxfp8_e5m2")
 ROWS_IN_16_BITS = (128, 256, 1024, 4096)
 #: Of activations, by those of weights.
 ACTIVATIONS = {
-    weights: ("bf16", "fp8_row", "fp8_1x128", "mxfp8_e4m3", weights) for weights in RECIPES
+    weights: ("bf16", "f16", "fp8_row", "fp8_1x128", "mxfp8_e4m3", weights) for weights in RECIPES
 } | dict.fromkeys(IN_16_BITS, ("bf16",))
+PLAIN = ("bf16", "f16")
 LEAST_QUANTIZED = 1024
 #: Time over that of reading: what the geometric mean over the layers may be. With more rows bf16's
 #: time over ours: what it has to be.
@@ -74,6 +75,7 @@ class Weight:
         x = torch.randn(columns, k, dtype=torch.bfloat16, device="cuda", generator=generator)
         self.b = x if recipe == "bf16" else blockscale.quantize(x, recipe)
         self.plain = self.numbers().bfloat16()
+        self.in_f16 = self.plain.half()
         self.in_fp8 = self.plain.to(torch.float8_e4m3fn)
         parts = (x,) if recipe == "bf16" else (self.b.values, self.b.scales)
         self.bytes = torch.cat([part.view(torch.uint8).flatten() for part in parts])
@@ -88,7 +90,7 @@ class Weight:
 
 
 def contenders(a: Any, x: Any, d: Any, recipe: str) -> dict[str, Callable[[Weight], Any]]:
-    """Of activations `a`, which are x in bf16, beside weights in `recipe`."""
+    """Of activations `a`, which are x in bf16 or f16, beside weights in `recipe`."""
     import blockscale
     import torch
 
@@ -104,7 +106,8 @@ def contenders(a: Any, x: Any, d: Any, recipe: str) -> dict[str, Callable[[Weigh
         return blockscale.gemm(a, w.b, out=d)
 
     def bf16(w: Weight) -> Any:
-        return torch.matmul(x, w.plain.t(), out=d)
+        plain = w.in_f16 if x.dtype == torch.float16 else w.plain
+        return torch.matmul(x, plain.t(), out=d)
 
     one = torch.ones((), device="cuda")
     per_tensor = {"scale_a": one, "scale_b": one, "out_dtype": d.dtype, "use_fast_accum": True}
@@ -129,7 +132,7 @@ def products_of(recipe: str, options: argparse.Namespace) -> list[tuple[int, str
         (m, of_a)
         for of_a in ACTIVATIONS[recipe]
         for m in options.rows or (ROWS if recipe in RECIPES else ROWS_IN_16_BITS)
-        if of_a == "bf16" or m >= LEAST_QUANTIZED or options.rows
+        if of_a in PLAIN or m >= LEAST_QUANTIZED or options.rows
         if not options.activations or of_a in options.activations
     ]
 
@@ -147,12 +150,14 @@ def measure_layer(
     cases = []
     for m, of_a in products:
         a = x = torch.randn(m, k, dtype=torch.bfloat16, device="cuda")
+        if of_a == "f16":
+            a = x = x.half()
         numbers = x.float()
-        if of_a != "bf16":
+        if of_a not in PLAIN:
             a = blockscale.quantize(x, of_a)
             numbers = blockscale.dequantize(a)
             x = numbers.bfloat16()
-        d = torch.full((m, columns), math.nan, dtype=torch.bfloat16, device="cuda")
+        d = torch.full((m, columns), math.nan, dtype=x.dtype, device="cuda")
         works = contenders(a, x, d, recipe)
         exact = numbers @ weights[0].numbers().t()
         errors = {}
