@@ -44,7 +44,7 @@ class Fp8Multiplier {
   BLOCKSCALE_DEVICE Fp8Multiplier(const Shared<kConfig>& shared, uint32_t warp)
       : shared_(shared), warpgroup_(warp / 4), row_(warp * 16 + ptx::laneid() / 4) {}
 
-  /// D^T's sums over `count` stages, of 64 rows of B and of A, of which the tile has `rows`.
+  /// D^T's sums over `count` stages, of 64 rows of B and all of A, of which the tile has `rows`.
   BLOCKSCALE_DEVICE void multiply(uint32_t count, uint32_t rows, bool fast_accumulation,
                                   Sums& sums) {
     BLOCKSCALE_UNROLL
@@ -90,7 +90,7 @@ class Fp8Multiplier {
     Stage x, y;
     take(x);
     decode_all(x);
-    begin_all(sums, x);
+    begin(sums, x, 0, true);
     bool y_is_there = false;
     BLOCKSCALE_NO_UNROLL
     for (;;) {
@@ -102,7 +102,7 @@ class Fp8Multiplier {
       y_is_there = true;
       take(y);
       decode_all(y);
-      begin_all(sums, y);
+      begin(sums, y, 0, true);
       end<1>(sums, x);
       if (--count == 0 || !next_is_folded(kFirstFactor)) {
         end<0>(sums, y);
@@ -111,7 +111,7 @@ class Fp8Multiplier {
       shared_.leave(x.place);
       take(x);
       decode_all(x);
-      begin_all(sums, x);
+      begin(sums, x, 0, true);
       end<1>(sums, y);
     }
     shared_.leave(x.place);
@@ -120,17 +120,6 @@ class Fp8Multiplier {
     for (int i = 0; i < Sums::kValues; ++i) {
       sums.set(i, ptx::mul_rn(sums.get(i), x.factors[i / 2 % 2]));
     }
-  }
-
-  /// Begins the products of a stage with all rows of A, behind those of the one before.
-  BLOCKSCALE_DEVICE void begin_all(Sums& sums, Stage& x) const {
-    const ptx::WgmmaDescriptor a = tokens(x.place, 0);
-    ptx::wgmma_fence(sums, x.b[0], x.b[1], x.b[2], x.b[3]);
-    BLOCKSCALE_UNROLL
-    for (uint32_t i = 0; i < kSteps; ++i) {
-      ptx::wgmma_mma_async<kE4m3, kE4m3>(sums, x.b[i], a + i * 32, true);
-    }
-    ptx::wgmma_commit_group();
   }
 
   /// Waits for the next stage. Whether each of its rows has such a factor.
@@ -213,13 +202,16 @@ class Fp8Multiplier {
     return goes_on;
   }
 
-  /// Begins the products of a stage with a turn's rows of A.
-  BLOCKSCALE_DEVICE void begin(Products& products, Stage& x, uint32_t turn) {
+  /// Begins the products of a stage with a turn's rows of A, or all of them. `goes_on`: adds them
+  /// to those before.
+  template <int kTokens>
+  BLOCKSCALE_DEVICE void begin(ptx::WgmmaAccumulator<kTokens>& products, Stage& x, uint32_t turn,
+                               bool goes_on = false) {
     const ptx::WgmmaDescriptor a = tokens(x.place, turn);
     ptx::wgmma_fence(products, x.b[0], x.b[1], x.b[2], x.b[3]);
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < kSteps; ++i) {
-      ptx::wgmma_mma_async<kE4m3, kE4m3>(products, x.b[i], a + i * 32, i > 0);
+      ptx::wgmma_mma_async<kE4m3, kE4m3>(products, x.b[i], a + i * 32, goes_on || i > 0);
     }
     ptx::wgmma_commit_group();
   }
