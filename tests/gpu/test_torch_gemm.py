@@ -133,6 +133,27 @@ def test_a_row_does_not_depend_on_the_others_where_that_is_asked() -> None:
         assert torch.equal(product(m), want[:m])
 
 
+@pytest.mark.parametrize("m", [1, 16, 33, 200])
+@pytest.mark.parametrize(("n", "k"), [(130, 96), (130, 160), (512, 256)])
+@pytest.mark.parametrize("recipe", ["nvfp4", "mxfp4"])
+def test_weights_that_other_libraries_get_wrong(recipe: str, n: int, k: int, m: int) -> None:
+    """K of odd multiples of 32, shards of N = 512 and K = 256; MX scales 2^24 apart in a row, and
+    NVFP4's subnormal ones."""
+    x = normal(n, k, seed=1, dtype=torch.float32)
+    options: dict[str, Any] = {}
+    if recipe == "mxfp4":
+        x = x * torch.exp2(torch.arange(k // 32) % 2 * 24 - 12).repeat_interleave(32)
+    else:
+        x, options["tensor_scale"] = x * 2.0**-8, 1.0
+    w = blockscale.quantize(x.cuda(), recipe, **options)
+    rows = normal(m, k).cuda()
+    for a in (rows, blockscale.quantize(rows, "fp8_row")):
+        d = blockscale.gemm(a, w, out_dtype=torch.float32).double()
+        numbers = a.double() if a is rows else blockscale.dequantize(a).double()
+        exact = numbers @ blockscale.dequantize(w).double().t()
+        assert float((d - exact).norm() / exact.norm()) < (3e-3 if a is rows else 1e-2)
+
+
 def test_fast_accumulation_is_less_exact() -> None:
     """Of products of one sign."""
     x, y = normal(300, 4096).abs().cuda(), normal(576, 4096, seed=1).abs().cuda()

@@ -40,6 +40,26 @@ def test_pairs(left: str, right: str) -> None:
     assert (np.abs(d - x.astype(np.float64) @ y.T.astype(np.float64)) <= bound(x, y)).all()
 
 
+@pytest.mark.parametrize("m", [1, 16, 33])
+@pytest.mark.parametrize(("n", "k"), [(130, 96), (130, 160), (512, 256)])
+@pytest.mark.parametrize("recipe", ["nvfp4", "mxfp4"])
+def test_weights_that_other_libraries_get_wrong(recipe: str, n: int, k: int, m: int) -> None:
+    """K of odd multiples of 32, shards of N = 512 and K = 256; MX scales 2^24 apart in a row, and
+    NVFP4's subnormal ones."""
+    x = normal(n, k, seed=1)
+    options: dict[str, Any] = {}
+    if recipe == "mxfp4":
+        x = x * 2.0 ** np.repeat(np.arange(k // 32) % 2 * 24 - 12, 32).astype(np.float32)
+    else:
+        x, options["tensor_scale"] = x * np.float32(2.0**-8), 1.0
+    a, w = normal(m, k).astype(ml_dtypes.bfloat16), blockscale.quantize(x, recipe, **options)
+    d = blockscale.gemm(a, w, out_dtype=np.float32)
+    a, y = a.astype(np.float64), blockscale.dequantize(w).astype(np.float64)
+    assert (np.abs(d - a @ y.T) <= bound(a, y)).all()
+    with pytest.raises(ValueError, match="must be a multiple of"):
+        blockscale.quantize(normal(n, 200), recipe)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
 def test_plain_activations_keep_their_dtype(dtype: type) -> None:
     a = normal(3, 128).astype(dtype)
