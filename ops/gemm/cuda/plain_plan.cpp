@@ -179,9 +179,8 @@ PlainGemmPlan plan_plain_gemm(const GemmArguments& validated, const cuda::Chip& 
   plan.product = tile ? plain_step(x, *tile, chip) : suitable_step(x, chip);
   set_order(*plan.product, x);
   if (!validated.quantized) return plan;
-  x.quantized = validated.quantized;
   const QuantizationPlan behind =
-      plan_quantization(x, chip, byte_at(workspace, plan.workspace_bytes));
+      plan_quantization(x, *validated.quantized, chip, byte_at(workspace, plan.workspace_bytes));
   plan.transform = behind.transform;
   plan.quantization = behind.quantization;
   plan.workspace_bytes += behind.workspace_bytes;

@@ -28,7 +28,7 @@ ProductPlan plan_product(const GemmArguments& x, const cuda::Chip& chip, void* w
     GemmArguments in_f32 = x;
     in_f32.d.data = numbers;
     const QuantizationPlan behind =
-        plan_quantization(in_f32, chip, byte_at(workspace, plan.workspace_bytes));
+        plan_quantization(in_f32, *x.quantized, chip, byte_at(workspace, plan.workspace_bytes));
     plan.transform = behind.transform;
     plan.quantization = behind.quantization;
     plan.workspace_bytes += behind.workspace_bytes;

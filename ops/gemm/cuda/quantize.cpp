@@ -94,14 +94,16 @@ ScaledTensorView rows_of_run(const ScaledTensorView& b, const TileRuns& runs, in
   return rows;
 }
 
-QuantizationPlan plan_quantization(GemmArguments x, const cuda::Chip& chip, void* workspace) {
+QuantizationPlan plan_quantization(GemmArguments x, const QuantizedResult& asked,
+                                   const cuda::Chip& chip, void* workspace) {
+  QuantizedResult& quantized = x.quantized.emplace(asked);
   QuantizationPlan plan;
   if (quantization_of(x).input.is_clamped) {
     GemmArguments transformed = x;
     transformed.quantized.reset();
-    transformed.transform = std::exchange(x.quantized->options.input, Identity{});
+    transformed.transform = std::exchange(quantized.options.input, Identity{});
     const auto* const numbers = static_cast<const float*>(x.d.data);
-    const std::int64_t columns = x.quantized->out.k;
+    const std::int64_t columns = quantized.out.k;
     x.d.data = workspace;
     x.d.columns = x.d.row_stride = columns;
     x.d.batch_stride = x.d.rows * columns;
@@ -109,7 +111,7 @@ QuantizationPlan plan_quantization(GemmArguments x, const cuda::Chip& chip, void
     plan.transform = plan_transform(transformed, numbers, chip);
     plan.workspace_bytes = ceil_div(x.d.batch * x.d.batch_stride * 4, 16) * 16;
   }
-  plan.quantization = quantize_detail::plan_quantize(quantization_of(x), x.quantized->options, chip,
+  plan.quantization = quantize_detail::plan_quantize(quantization_of(x), quantized.options, chip,
                                                      byte_at(workspace, plan.workspace_bytes));
   plan.workspace_bytes += plan.quantization.workspace_bytes;
   return plan;

@@ -39,9 +39,9 @@ struct QuantizationPlan {
   std::int64_t workspace_bytes = 0;
 };
 
-/// Of validated arguments, which have `quantized` and D in f32 at d.data.
-QuantizationPlan plan_quantization(GemmArguments with_numbers, const cuda::Chip& chip,
-                                   void* workspace);
+/// Of validated arguments with D in f32 at d.data, and of their `quantized`.
+QuantizationPlan plan_quantization(GemmArguments with_numbers, const QuantizedResult& quantized,
+                                   const cuda::Chip& chip, void* workspace);
 
 /// What plans say of such launches.
 std::string text_of_quantizer(const std::optional<TransformPlan>& transform,
