@@ -147,9 +147,10 @@ def test_operands_elsewhere_are_refused() -> None:
         ops.gemm(a, values, *RECIPES, a_scales=a_scales, b_scales=scales.cpu())
 
 
-def test_the_example_of_a_layer() -> None:
+@pytest.mark.parametrize("recipe", ["fp8_128x128", "nvfp4"])
+def test_the_example_of_a_layer(recipe: str) -> None:
     example = Path(__file__).resolve().parents[2] / "examples" / "fp8_linear.py"
-    command = [sys.executable, example, "--device", "cuda"]
+    command = [sys.executable, example, "--device", "cuda", "--recipe", recipe]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "us in a graph" in done.stdout

@@ -289,14 +289,16 @@ def test_the_page_shows_what_works() -> None:
     assert names["linear"](torch.randn(3, 512)).shape == (3, 96)
 
 
-def test_the_example_of_a_layer() -> None:
+@pytest.mark.parametrize("recipe", ["fp8_128x128", "nvfp4", "mxfp4"])
+def test_the_example_of_a_layer(recipe: str) -> None:
     example = ROOT / "examples" / "fp8_linear.py"
     command = [sys.executable, example, "--device", "cpu", "--tokens", "9", "--inputs", "320"]
+    command += ["--recipe", recipe]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    first, fp8, bf16 = done.stdout.splitlines()
+    first, quantized, bf16 = done.stdout.splitlines()
     assert first == "9 x 320 -> 512 on cpu"
-    assert fp8.startswith("fp8   error ") and bf16.startswith("bf16  error ")
+    assert quantized.split()[:2] == [recipe, "error"] and bf16.split()[:2] == ["bf16", "error"]
 
 
 def calls() -> dict[str, tuple[list[Any], dict[str, Any]]]:
