@@ -19,12 +19,6 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-/// |value - exact| in units of the last place of an f32 of exact's size.
-double error_in_ulp(float value, double exact) {
-  const int exponent = std::max(std::ilogb(exact), -126);
-  return std::fabs(static_cast<double>(value) - exact) / std::ldexp(1.0, exponent - 23);
-}
-
 /// The largest error, in ulp, of function(x) for the inputs of a sweep with a finite result.
 template <class Function, class Exact>
 double largest_error(const Function& function, const Exact& exact) {

@@ -56,6 +56,11 @@ BLOCKSCALE_HD constexpr FormatTraits format_traits(Format format) {
   return kFormatTraits[static_cast<int>(format)];
 }
 
+/// Whole bytes of one number: 1 for those of less than 8 bits.
+BLOCKSCALE_HD constexpr int64_t storage_bytes(Format format) {
+  return (format_traits(format).bits + 7) / 8;
+}
+
 /// A format as a type, for what visit_format calls.
 template <Format F>
 struct FormatTag {

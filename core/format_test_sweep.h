@@ -1,8 +1,10 @@
 // A sweep over f32 inputs, for tests: a sample of them, or all 2^32 with BLOCKSCALE_EXHAUSTIVE=1
-// (but in sanitized builds, where it takes long and shows nothing new).
+// (but in sanitized builds, where it takes long and shows nothing new); and the size of an error.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -30,6 +32,12 @@ std::int64_t sweep_f32(const CountErrors& count_errors) {
       std::int64_t{1} << 32, std::int64_t{1} << 22, 0,
       [&](std::int64_t begin, std::int64_t end) { errors += count_errors(begin, end, step); });
   return errors;
+}
+
+/// |value - exact| in units of the last place of an f32 of exact's size.
+inline double error_in_ulp(float value, double exact) {
+  const int exponent = std::max(std::ilogb(exact), -126);
+  return std::fabs(static_cast<double>(value) - exact) / std::ldexp(1.0, exponent - 23);
 }
 
 /// The first multiple of `step` that is not below `begin`.

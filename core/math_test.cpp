@@ -29,12 +29,6 @@ double larger(double a, double b) {
   return std::max(a, std::isnan(b) ? std::numeric_limits<double>::infinity() : b);
 }
 
-/// |value - exact| in units of the last place of an f32 of exact's size.
-double error_in_ulp(float value, double exact) {
-  const int exponent = std::max(std::ilogb(exact), -126);
-  return std::fabs(static_cast<double>(value) - exact) / std::ldexp(1.0, exponent - 23);
-}
-
 double exact_gelu_tanh(double x) {
   return x / (1 + std::exp(-2 * kRoot2OverPi * (x + 0.044715 * x * x * x)));
 }

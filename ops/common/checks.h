@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <string>
 
 #include "blockscale/error.h"
@@ -21,6 +22,16 @@ inline std::string field_name(const char* argument, const char* field) {
 
 [[noreturn]] inline void fail(const char* argument, const char* field, const std::string& message) {
   throw Error(ErrorCode::invalid_argument, field_name(argument, field), message);
+}
+
+[[noreturn]] inline void fail(const char* argument, const std::string& message) {
+  fail(argument, "", message);
+}
+
+inline std::string text(float value) {
+  char buffer[32];
+  std::snprintf(buffer, sizeof(buffer), "%.9g", static_cast<double>(value));
+  return buffer;
 }
 
 inline std::string is_but(std::int64_t value, const std::string& allowed) {
@@ -73,6 +84,11 @@ inline void check_pointer(const char* argument, const char* field, const void* p
   if (reinterpret_cast<std::uintptr_t>(pointer) % alignment != 0) {
     fail(argument, field, "is misaligned, must be a multiple of " + std::to_string(alignment));
   }
+}
+
+template <class Number>
+void check_numbers(const char* argument, const Number* numbers, bool needed = false) {
+  check_pointer(argument, "", numbers, needed, alignof(Number));
 }
 
 inline void check_scale_layout(const char* argument, const char* field, ScaleLayout layout) {

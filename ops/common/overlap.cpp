@@ -7,10 +7,6 @@ std::uintptr_t address(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer);
 }
 
-std::int64_t storage_bytes(Format format) {
-  return ceil_div(format_traits(format).bits, 8);
-}
-
 bool is_empty(const MemoryLines& x) {
   return x.begin == 0 || x.bytes == 0 || x.lines == 0 || x.batch == 0;
 }

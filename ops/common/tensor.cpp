@@ -22,10 +22,6 @@ using checks::is_but;
 using checks::product;
 using checks::resolve_stride;
 
-std::size_t storage_bytes(Format format) {
-  return static_cast<std::size_t>(format_traits(format).bits + 7) / 8;
-}
-
 void check_recipe(const char* argument, Recipe recipe) {
   const int value = static_cast<int>(recipe);
   if (value >= kRecipeCount) {
@@ -72,10 +68,10 @@ BasicMatrixView<Mutable> resolve_matrix(const BasicMatrixView<Mutable>& view,
   result.batch_stride =
       resolve_stride(argument, "batch_stride", view.batch_stride, matrix, view.batch);
   const std::int64_t elements = product(argument, "batch", view.batch, result.batch_stride);
-  const std::size_t size = storage_bytes(view.dtype);
-  product(argument, "batch", elements, static_cast<std::int64_t>(size));
+  const std::int64_t size = storage_bytes(view.dtype);
+  product(argument, "batch", elements, size);
   const bool has_elements = view.rows > 0 && view.columns > 0 && view.batch > 0;
-  check_pointer(argument, "data", view.data, has_elements, size);
+  check_pointer(argument, "data", view.data, has_elements, static_cast<std::size_t>(size));
   return result;
 }
 
@@ -87,7 +83,7 @@ BasicScaledTensorView<Mutable> resolve_scaled(const BasicScaledTensorView<Mutabl
   const RecipeTraits& t = recipe_traits(view.recipe);
 
   const std::int64_t row = row_bytes(view.recipe, view.k);
-  const std::int64_t element_bytes = static_cast<std::int64_t>(storage_bytes(t.element));
+  const std::int64_t element_bytes = storage_bytes(t.element);
   result.value_row_stride =
       resolve_stride(argument, "value_row_stride", view.value_row_stride, row, view.rows);
   const std::int64_t matrix = product(argument, "rows", view.rows, result.value_row_stride);
@@ -117,7 +113,7 @@ BasicScaledTensorView<Mutable> resolve_scaled(const BasicScaledTensorView<Mutabl
       resolve_stride(argument, "scale_batch_stride", view.scale_batch_stride, scales, view.batch);
   product(argument, "batch", view.batch, result.scale_batch_stride);
   check_pointer(argument, "scales", view.scales, has_elements && t.family != Family::plain,
-                storage_bytes(t.scale));
+                static_cast<std::size_t>(storage_bytes(t.scale)));
 
   check_pointer(argument, "tensor_scale", view.tensor_scale, false, alignof(float));
   if (view.tensor_scale != nullptr && !t.tensor_scale) {
@@ -133,7 +129,7 @@ BasicScaledTensorView<Mutable> resolve_scaled(const BasicScaledTensorView<Mutabl
 
 ScaledTensorView as_scaled(const MatrixView& matrix) {
   const MatrixView m = resolved(matrix, "matrix");
-  const std::int64_t size = static_cast<std::int64_t>(storage_bytes(m.dtype));
+  const std::int64_t size = storage_bytes(m.dtype);
   ScaledTensorView view;
   view.recipe = plain_recipe(m.dtype);
   view.rows = m.rows;
@@ -171,7 +167,7 @@ std::int64_t scale_bytes(Recipe recipe, ScaleLayout layout, std::int64_t rows, s
   const std::int64_t leading = default_leading_stride(layout, grid.rows, grid.columns);
   const std::int64_t count =
       checks::packed_batch_stride("scales", "rows", layout, grid.rows, grid.columns, leading);
-  const std::int64_t size = static_cast<std::int64_t>(storage_bytes(recipe_traits(recipe).scale));
+  const std::int64_t size = storage_bytes(recipe_traits(recipe).scale);
   return product("scales", "batch", batch, product("scales", "rows", count, size));
 }
 

@@ -76,10 +76,7 @@ namespace gemm_detail {
 namespace {
 
 using checks::check_equal;
-
-[[noreturn]] void fail(const char* argument, const std::string& message) {
-  checks::fail(argument, "", message);
-}
+using checks::fail;
 
 void check_batch(const char* argument, std::int64_t value, std::int64_t batch) {
   if (value == batch || value == 1) return;

@@ -21,9 +21,7 @@ std::string text(std::int64_t number) {
   return std::to_string(number);
 }
 
-[[noreturn]] void fail(const char* argument, const std::string& message) {
-  checks::fail(argument, "", message);
-}
+using checks::fail;
 
 void check_offset(const GroupedGemmArguments& x, std::int64_t g) {
   const std::int64_t offset = x.offsets[g];

@@ -18,13 +18,10 @@ namespace blockscale::grouped_gemm_detail {
 namespace {
 
 using checks::check_equal;
+using checks::fail;
 
 constexpr std::int64_t kMaxGroups = 65'535;
 constexpr std::int64_t kMaxOffset = std::numeric_limits<std::int32_t>::max();
-
-[[noreturn]] void fail(const char* argument, const std::string& message) {
-  checks::fail(argument, "", message);
-}
 
 [[noreturn]] void fail_unsupported(const char* argument, const std::string& message) {
   throw Error(ErrorCode::unsupported, argument, message);

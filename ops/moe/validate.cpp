@@ -19,12 +19,10 @@ namespace blockscale::moe_detail {
 namespace {
 
 using checks::check_equal;
+using checks::check_numbers;
+using checks::fail;
 using checks::is_but;
 using gemm_detail::Access;
-
-[[noreturn]] void fail(const char* argument, const std::string& message) {
-  checks::fail(argument, "", message);
-}
 
 [[noreturn]] void fail_unsupported(const std::string& argument, const std::string& message) {
   throw Error(ErrorCode::unsupported, argument, message);
@@ -33,11 +31,6 @@ using gemm_detail::Access;
 void check_range(const char* argument, std::int64_t value, std::int64_t least, std::int64_t most) {
   if (value >= least && value <= most) return;
   fail(argument, is_but(value, "in " + std::to_string(least) + ".." + std::to_string(most)));
-}
-
-template <class Number>
-void check_numbers(const char* argument, const Number* numbers, bool needed = false) {
-  checks::check_pointer(argument, "", numbers, needed, alignof(Number));
 }
 
 /// What activations may be, but for bf16.

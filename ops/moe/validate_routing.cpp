@@ -17,20 +17,14 @@ namespace blockscale {
 namespace moe_detail {
 namespace {
 
-[[noreturn]] void fail(const char* argument, const std::string& message) {
-  checks::fail(argument, "", message);
-}
+using checks::check_numbers;
+using checks::fail;
 
 void check_range(const char* argument, std::int64_t value, std::int64_t least, std::int64_t most,
                  const char* meaning) {
   if (least <= value && value <= most) return;
   fail(argument, checks::is_but(value, std::string(meaning) + "in " + std::to_string(least) + ".." +
                                            std::to_string(most)));
-}
-
-template <class Number>
-void check_numbers(const char* argument, const Number* numbers, bool needed = false) {
-  checks::check_pointer(argument, "", numbers, needed, alignof(Number));
 }
 
 /// Nothing that is written may share a byte with other memory of the call.

@@ -1,7 +1,6 @@
 #include "ops/quantize/validate.h"
 
 #include <cmath>
-#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -10,15 +9,8 @@
 namespace blockscale::quantize_detail {
 namespace {
 
-[[noreturn]] void fail(const char* argument, const std::string& message) {
-  throw Error(ErrorCode::invalid_argument, argument, message);
-}
-
-std::string text(float value) {
-  char buffer[32];
-  std::snprintf(buffer, sizeof(buffer), "%.9g", static_cast<double>(value));
-  return buffer;
-}
+using checks::fail;
+using checks::text;
 
 void check_equal(const std::string& argument, std::int64_t value, std::int64_t expected,
                  const char* expected_name) {

@@ -9,7 +9,7 @@
 namespace blockscale::runtime {
 namespace {
 
-constexpr const char* kLibraryName = "libcuda.so.1";
+constexpr const char* kDriverName = "libcuda.so.1";
 
 }  // namespace
 
@@ -39,7 +39,7 @@ const DriverTable& find_driver() {
   // Leaked: kernels may be launched until the process's last moment.
   static const DriverTable* const table = [] {
     const std::string named = environment("BLOCKSCALE_LIBCUDA");
-    return new DriverTable(DynamicLibrary(named.empty() ? kLibraryName : named));
+    return new DriverTable(DynamicLibrary(named.empty() ? kDriverName : named));
   }();
   return *table;
 }

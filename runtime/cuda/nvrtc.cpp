@@ -9,7 +9,7 @@
 namespace blockscale::runtime {
 namespace {
 
-constexpr const char* kLibraryName = "libnvrtc.so.13";
+constexpr const char* kNvrtcName = "libnvrtc.so.13";
 constexpr int kOldestMajor = 13;
 constexpr int kSuccess = 0;
 constexpr int kCompilationError = 6;  // NVRTC_ERROR_COMPILATION
@@ -42,7 +42,7 @@ std::unique_ptr<const Nvrtc> find_nvrtc() {
     }
   }
   throw Error(
-      ErrorCode::not_found, kLibraryName,
+      ErrorCode::not_found, kNvrtcName,
       "NVRTC 13 is needed to compile a kernel that the kernel pack lacks, and was not found: "
       "pip install nvidia-cuda-nvrtc, or set BLOCKSCALE_NVRTC to its path (" +
           tried + ")");
@@ -59,19 +59,19 @@ const Nvrtc& Nvrtc::instance() {
 }
 
 std::vector<std::filesystem::path> Nvrtc::search_paths() {
-  std::vector<std::filesystem::path> paths = {kLibraryName};
+  std::vector<std::filesystem::path> paths = {kNvrtcName};
   for (const char* variable : {"CUDA_HOME", "CUDA_PATH"}) {
     if (const std::string root = environment(variable); !root.empty()) {
-      paths.push_back(std::filesystem::path(root) / "lib64" / kLibraryName);
+      paths.push_back(std::filesystem::path(root) / "lib64" / kNvrtcName);
     }
   }
   for (const char* root : {"/usr/local/cuda", "/usr/local/cuda-13.0", "/usr/local/cuda-13"}) {
-    paths.push_back(std::filesystem::path(root) / "lib64" / kLibraryName);
+    paths.push_back(std::filesystem::path(root) / "lib64" / kNvrtcName);
   }
   // site-packages/blockscale/_native.so and site-packages/blockscale/bin/blockscale.
   const std::filesystem::path folder = own_folder();
   for (const auto& packages : {folder.parent_path(), folder.parent_path().parent_path()}) {
-    paths.push_back(packages / "nvidia/cu13/lib" / kLibraryName);
+    paths.push_back(packages / "nvidia/cu13/lib" / kNvrtcName);
   }
   return paths;
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <vector>
 
+#include "device/emulator/test/barriers_test_support.h"
 #include "device/emulator/test/planted_test_support.h"
 #include "device/ptx/barrier.h"
 #include "device/ptx/cluster.h"
@@ -22,12 +23,6 @@ inline constexpr LaunchShape kTwoBlocks = {
     .grid = {2}, .block = {32}, .cluster = {2}, .dynamic_shared_bytes = 4096};
 
 // Shared memory of these programs: two mbarriers, a word for each thread, and boxes of 1 KiB.
-inline ptx::SharedAddress full() {
-  return device::shared_base();
-}
-inline ptx::SharedAddress empty() {
-  return device::shared_base() + 8;
-}
 inline ptx::SharedAddress word() {
   return device::shared_base() + 128 + 4 * ptx::tid_x();
 }
@@ -48,12 +43,8 @@ inline void cluster_sync(SourceLocation at = SourceLocation::current()) {
 }
 
 /// All threads: mbarriers that the cluster sees, of which `empty` has `consumers` arrivals.
-inline void init_barriers(uint32_t consumers = 1) {
-  if (ptx::tid_x() == 0) {
-    ptx::mbarrier_init(full(), 1, "full");
-    ptx::mbarrier_init(empty(), consumers, "empty");
-    ptx::fence_mbarrier_init();
-  }
+inline void init_cluster_barriers(uint32_t consumers = 1) {
+  begin_barriers(consumers);
   cluster_sync();
 }
 

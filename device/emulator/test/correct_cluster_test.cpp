@@ -75,7 +75,7 @@ TEST(CorrectCluster, StAsyncToTheOwner) {
                 {output("out", out)},
                 [&] {
                   const uint32_t rank = ptx::cluster_ctarank(), lane = ptx::tid_x();
-                  init_barriers();
+                  init_cluster_barriers();
                   if (rank != 0) {
                     const auto to = ptx::mapa_shared_cluster(box() + 512 * (rank - 1), 0);
                     const auto done = ptx::mapa_shared_cluster(full(), 0);
@@ -116,7 +116,7 @@ TEST(CorrectCluster, MulticastPipeline) {
   shape.block = {64};
   const auto kernel = [&] {
     const uint32_t rank = ptx::cluster_ctarank(), lane = ptx::laneid();
-    init_barriers(64);
+    init_cluster_barriers(64);
     if (device::warp_index() == 0) {
       for (uint32_t round = 0; round < kRounds; ++round) {
         device::mbarrier_wait(empty(), (round & 1) ^ 1);

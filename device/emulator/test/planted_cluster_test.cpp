@@ -48,7 +48,7 @@ TEST(PlantedCluster, NoBarrierBehindRemoteArrivals) {
   expect_planted({kTwoBlocks,
                   {},
                   [&] {
-                    init_barriers(32);
+                    init_cluster_barriers(32);
                     ptx::mbarrier_arrive_cluster(of_other(empty()), bug.here());
                   }},
                  FindingKind::block_has_exited, bug, {"of block ("});
@@ -77,7 +77,7 @@ TEST(PlantedCluster, ABlockDoesNotArrive) {
   expect_planted({kTwoBlocks,
                   {},
                   [&] {
-                    init_barriers();
+                    init_cluster_barriers();
                     if (ptx::cluster_ctarank() == 0) {
                       ptx::barrier_cluster_arrive();
                       ptx::barrier_cluster_wait(bug.here());
@@ -206,7 +206,7 @@ TEST(PlantedCluster, TooManyRemoteArrivals) {
   expect_planted({kTwoBlocks,
                   {},
                   [&] {
-                    init_barriers();
+                    init_cluster_barriers();
                     if (ptx::tid_x() == 0) ptx::mbarrier_arrive_expect_tx(full(), 128);
                     cluster_sync();
                     if (ptx::tid_x() == 0) {
@@ -225,7 +225,7 @@ TEST(PlantedCluster, StAsyncWithoutACluster) {
   expect_planted({{.block = {32}, .dynamic_shared_bytes = 4096},
                   {},
                   [&] {
-                    init_barriers();
+                    init_cluster_barriers();
                     ptx::st_async(ptx::mapa_shared_cluster(word(), 0), 1u,
                                   ptx::mapa_shared_cluster(full(), 0), bug.here());
                   }},
@@ -237,7 +237,7 @@ TEST(PlantedCluster, StAsyncCompletesInAnotherBlock) {
   expect_planted({kTwoBlocks,
                   {},
                   [&] {
-                    init_barriers();
+                    init_cluster_barriers();
                     ptx::st_async(of_other(word()), 1u,
                                   ptx::mapa_shared_cluster(full(), ptx::cluster_ctarank()),
                                   bug.here());
@@ -251,7 +251,7 @@ TEST(PlantedCluster, StAsyncOfBytesThatNobodyExpects) {
   expect_planted({kTwoBlocks,
                   {},
                   [&] {
-                    init_barriers();
+                    init_cluster_barriers();
                     if (ptx::tid_x() == 0) ptx::mbarrier_arrive_expect_tx(full(), 124);
                     cluster_sync();
                     ptx::st_async(of_other(word()), 1u, of_other(full()), bug.here());
@@ -266,7 +266,7 @@ TEST(PlantedCluster, StAsyncIsReadBeforeTheWait) {
   expect_planted({kTwoBlocks,
                   {},
                   [&] {
-                    init_barriers();
+                    init_cluster_barriers();
                     if (ptx::tid_x() == 0) ptx::mbarrier_arrive_expect_tx(full(), 128);
                     ptx::st_async(of_other(word()), 1u, of_other(full()));
                     cluster_sync();  // the stores are begun, not done
@@ -281,7 +281,7 @@ TEST(PlantedCluster, StAsyncThatNobodyWaitsFor) {
   expect_planted({kTwoBlocks,
                   {},
                   [&] {
-                    init_barriers();
+                    init_cluster_barriers();
                     if (ptx::tid_x() == 0) ptx::mbarrier_arrive_expect_tx(full(), 128);
                     ptx::st_async(of_other(word()), 1u, of_other(full()), bug.here());
                     cluster_sync();
@@ -296,7 +296,7 @@ TEST(PlantedMulticast, MaskNamesAnAbsentBlock) {
   const Matrix matrix;
   expect_planted({kTwoBlocks, matrix.buffers(),
                   [&] {
-                    init_barriers();
+                    init_cluster_barriers();
                     if (ptx::tid_x() == 0) {
                       ptx::mbarrier_arrive_expect_tx(full(), 1024);
                       if (ptx::cluster_ctarank() == 0) {
@@ -315,7 +315,7 @@ TEST(PlantedMulticast, OneBlockExpectsNoBytes) {
   const Matrix matrix;
   expect_planted({kTwoBlocks, matrix.buffers(),
                   [&] {
-                    init_barriers();
+                    init_cluster_barriers();
                     const bool loads = ptx::cluster_ctarank() == 0;
                     if (loads && ptx::tid_x() == 0) {
                       ptx::mbarrier_arrive_expect_tx(full(), 1024);
@@ -331,7 +331,7 @@ TEST(PlantedMulticast, OneBlockExpectsNoBytes) {
 
 /// Block 0 loads each of two boxes into one place of both blocks.
 void share_boxes(const Matrix& matrix, const std::function<void()>& release, SourceLocation at) {
-  init_barriers(64);
+  init_cluster_barriers(64);
   for (uint32_t round = 0; round < 2; ++round) {
     if (ptx::tid_x() == 0) {
       ptx::mbarrier_arrive_expect_tx(full(), 1024);
@@ -370,7 +370,7 @@ TEST(PlantedMulticast, BlockThatDoesNotWait) {
   const Matrix matrix;
   expect_planted({kTwoBlocks, matrix.buffers(),
                   [&] {
-                    init_barriers();
+                    init_cluster_barriers();
                     if (ptx::tid_x() == 0) {
                       ptx::mbarrier_arrive_expect_tx(full(), 1024);
                       if (ptx::cluster_ctarank() == 0) {

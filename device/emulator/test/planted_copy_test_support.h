@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "device/emulator/test/barriers_test_support.h"
 #include "device/emulator/test/planted_test_support.h"
 #include "device/ptx/barrier.h"
 #include "device/ptx/fence.h"
@@ -25,23 +26,8 @@ struct alignas(128) Memory {
 inline constexpr LaunchShape kTwoWarps = {.block = {64}, .dynamic_shared_bytes = 8192};
 
 // Shared memory of these programs: two mbarriers, then stages of 1 KiB from 1024 on.
-inline ptx::SharedAddress full() {
-  return device::shared_base();
-}
-inline ptx::SharedAddress empty() {
-  return device::shared_base() + 8;
-}
 inline ptx::SharedAddress stage(uint32_t i) {
   return device::shared_base() + 1024 * (i + 1);
-}
-
-inline void init_barriers(uint32_t consumers) {
-  if (ptx::tid_x() == 0) {
-    ptx::mbarrier_init(full(), 1, "full");
-    ptx::mbarrier_init(empty(), consumers, "empty");
-    ptx::fence_mbarrier_init();
-  }
-  ptx::barrier_sync_all();
 }
 
 }  // namespace blockscale::emulator

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "device/emulator/meaning/wgmma.h"
+#include "device/emulator/test/barriers_test_support.h"
 #include "device/emulator/test/planted_test_support.h"
 #include "device/ptx/barrier.h"
 #include "device/ptx/fence.h"
@@ -43,12 +44,6 @@ inline constexpr LaunchShape kOneWarpgroup = {.block = {128},
 
 using Accumulator = ptx::WgmmaAccumulator<8>;
 
-inline ptx::SharedAddress full() {
-  return device::shared_base();
-}
-inline ptx::SharedAddress empty() {
-  return device::shared_base() + 8;
-}
 inline ptx::SharedAddress tile_a() {
   return device::shared_base() + 1024;
 }
@@ -67,16 +62,6 @@ struct Operands {
   TensorMap b_map = encode_tensor_map(rows_map(b, 8, 128, 8, TensorMapSwizzle::bytes_128));
   std::vector<Buffer> buffers() const { return {input("a", a), input("b", b)}; }
 };
-
-/// All threads: mbarriers, of which `empty` has `consumers` arrivals.
-inline void init_barriers(uint32_t consumers = 1) {
-  if (ptx::tid_x() == 0) {
-    ptx::mbarrier_init(full(), 1, "full");
-    ptx::mbarrier_init(empty(), consumers, "empty");
-    ptx::fence_mbarrier_init();
-  }
-  ptx::barrier_sync_all();
-}
 
 /// One thread: begins to load A and B.
 inline void begin_load(const Operands& operands, SourceLocation at = SourceLocation::current()) {

@@ -91,16 +91,16 @@ std::uint64_t bytes_below(const fs::path& folder) {
   return bytes;
 }
 
-class Descriptor {
+class OpenedFile {
  public:
   /// A FIFO is not waited for.
-  explicit Descriptor(const fs::path& path)
+  explicit OpenedFile(const fs::path& path)
       : path_(path), value_(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)) {
     if (value_ < 0) throw_io(path, "open", errno);
   }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() { ::close(value_); }
+  OpenedFile(const OpenedFile&) = delete;
+  OpenedFile& operator=(const OpenedFile&) = delete;
+  ~OpenedFile() { ::close(value_); }
   struct stat status() const {
     struct stat status;
     if (::fstat(value_, &status) != 0) throw_io(path_, "find", errno);
@@ -194,7 +194,7 @@ class Listing {
       leave(path, 0, "is no regular file");
       return;
     }
-    const struct stat status = Descriptor(full).status();
+    const struct stat status = OpenedFile(full).status();
     files_.needs_index = files_.needs_index || weights;
     files_.copied.push_back({path, status});
   }
@@ -214,7 +214,7 @@ void copy_file(const fs::path& from, const struct stat& listed, const Folder& fo
   const auto changed = [&] {
     throw Error(ErrorCode::io, from.string(), "changed during the conversion");
   };
-  const Descriptor file(from);
+  const OpenedFile file(from);
   if (!is_same(file.status(), listed)) changed();
   const auto size = static_cast<std::uint64_t>(listed.st_size);
   AtomicFile copy(folder, name, size, (listed.st_mode & 0777) | 0600);

@@ -117,11 +117,6 @@ constexpr auto kTransposedLayers = std::to_array<TransposedLayer>({
     {"openai-gpt", "c_proj"},
 });
 
-template <class Names>
-bool holds(const Names& names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
 }  // namespace
 
 std::optional<ExpertsLayout> experts_layout_of(const std::string& model_type) {

@@ -213,11 +213,6 @@ constexpr auto kInnerLayers = std::to_array<std::string_view>({
     "linear_layer",
 });
 
-template <class Names>
-bool holds(const Names& names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
 bool is_number(std::string_view component) {
   return !component.empty() && std::all_of(component.begin(), component.end(),
                                            [](char c) { return c >= '0' && c <= '9'; });

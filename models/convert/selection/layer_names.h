@@ -2,11 +2,17 @@
 // data, collected from the sources that layer_names.cpp states.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 namespace blockscale::models {
+
+template <class Values, class Value>
+bool holds(const Values& values, const Value& value) {
+  return std::find(values.begin(), values.end(), value) != values.end();
+}
 
 /// What a tensor's name and shape say that it is.
 enum class Role {

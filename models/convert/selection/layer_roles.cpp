@@ -27,10 +27,6 @@ void collect(const Json& config, const Keys& keys, std::vector<std::int64_t>& nu
   }
 }
 
-bool holds(const std::vector<std::int64_t>& numbers, std::int64_t number) {
-  return std::find(numbers.begin(), numbers.end(), number) != numbers.end();
-}
-
 /// Names that a head or an embedding has at the top of a model, and a linear layer within a block.
 bool is_word_of_both(std::string_view name) {
   constexpr auto kWords = std::to_array<std::string_view>(

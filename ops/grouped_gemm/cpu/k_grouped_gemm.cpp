@@ -39,12 +39,12 @@ struct KWave {
 
 /// Numbers of a wave at most: 64 MiB. A part is no less than kSpan of k: sums of spans are added up
 /// in D's f32, as they are in f64 within a product.
-constexpr std::int64_t kMostNumbers = std::int64_t{1} << 24;
+constexpr std::int64_t kMostInWave = std::int64_t{1} << 24;
 
 std::vector<KWave> k_waves(const KGroupedGemmArguments& x) {
   const std::int64_t rows = x.a.rows + x.b.rows;
   const std::int64_t most =
-      std::max(gemm_detail::kSpan, kMostNumbers / rows / gemm_detail::kSpan * gemm_detail::kSpan);
+      std::max(gemm_detail::kSpan, kMostInWave / rows / gemm_detail::kSpan * gemm_detail::kSpan);
   std::vector<KWave> waves(1);
   for (std::int64_t g = 0; g < x.d.batch; ++g) {
     const GroupRows k = group_rows(x.offsets[g], x.offsets[g + 1], x.a.k);
@@ -52,7 +52,7 @@ std::vector<KWave> k_waves(const KGroupedGemmArguments& x) {
       const std::int64_t end = std::min(k.end, begin + most);
       const std::int64_t numbers = (end - begin) * rows;
       const bool is_first = begin == k.begin;
-      if (!is_first || waves.back().numbers + numbers > kMostNumbers) waves.emplace_back();
+      if (!is_first || waves.back().numbers + numbers > kMostInWave) waves.emplace_back();
       KWave& wave = waves.back();
       wave.parts.push_back({g, begin, end, is_first, wave.numbers});
       wave.numbers += numbers;

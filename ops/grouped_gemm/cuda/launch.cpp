@@ -156,7 +156,9 @@ void k_grouped_gemm(const KGroupedGemmArguments& arguments, const Execution& exe
 
 std::string describe_grouped_gemm(const GroupedGemmArguments& arguments, const Chip& chip) {
   using namespace grouped_gemm_detail;
-  return with_proof(plan_grouped(validated(arguments), checked(chip, kernels())).str(), chip);
+  return with_proof(
+      plan_grouped(validated(arguments), checked(chip, grouped_gemm_detail::kernels())).str(),
+      chip);
 }
 
 }  // namespace cuda
