@@ -3,10 +3,12 @@
 # Numerics depend on -ffp-contract=off: a fused multiply-add happens only where the source says so.
 # libstdc++ 12's own stable_sort uses what C++17 deprecates, which only clang reports; g++ still warns
 # about deprecated names in our sources. g++ 12 sees overlap in every `"..." + std::string` (GCC 105651).
+# It also takes sources that are compiled together for headers, and members of their types in unnamed
+# namespaces for a fault.
 function(blockscale_compile_options target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wconversion -Wshadow
     $<$<CXX_COMPILER_ID:Clang>:-Wno-deprecated-declarations>
-    $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict -Wno-subobject-linkage>
     -ffp-contract=off -fno-math-errno $<$<BOOL:${BLOCKSCALE_WERROR}>:-Werror>)
   if(BLOCKSCALE_SANITIZE)
     target_compile_options(${target} PRIVATE
@@ -15,15 +17,41 @@ function(blockscale_compile_options target)
   endif()
 endfunction()
 
-# Adds the executable of one source file that links the library, named after the file's path:
-# `ops/gemm/gemm_test.cpp` becomes `ops_gemm_gemm_test`. Sets `result` to that name.
+# The path of a source or of its folder as a name: `ops/gemm/gemm_test.cpp` is `ops_gemm_gemm_test`.
+function(blockscale_name_of path result)
+  file(RELATIVE_PATH name ${PROJECT_SOURCE_DIR} ${path})
+  string(REGEX REPLACE "\\.cpp$" "" name ${name})
+  string(REPLACE "/" "_" name ${name})
+  set(${result} ${name} PARENT_SCOPE)
+endfunction()
+
+# The sources of a folder are compiled as one, at most `most` at a time: most of a source's time is its
+# headers'. So their names differ, those without linkage too. What includes Highway stays alone: it
+# compiles itself again for each instruction set, and another Highway compiles it, too (./dev test).
+function(blockscale_compile_folders target most)
+  get_target_property(sources ${target} SOURCES)
+  list(FILTER sources INCLUDE REGEX "\\.cpp$")
+  foreach(source IN LISTS sources)
+    file(STRINGS ${source} alone REGEX "^#include <hwy/" LIMIT_COUNT 1)
+    if(alone)
+      continue()
+    endif()
+    cmake_path(ABSOLUTE_PATH source OUTPUT_VARIABLE folder)
+    cmake_path(GET folder PARENT_PATH folder)
+    blockscale_name_of(${folder} name)
+    list(APPEND members_${name} ${source})
+    list(LENGTH members_${name} count)
+    math(EXPR part "(${count} - 1) / ${most}")
+    set_property(SOURCE ${source} PROPERTY UNITY_GROUP ${name}_${part})
+  endforeach()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+endfunction()
+
+# Adds an executable that links the library.
 # From 12.3 on g++ takes an assigned list of one number for an overflow: in
 # programs, most of them tests, that is not worth rewriting lists for.
-function(blockscale_add_program source result)
-  file(RELATIVE_PATH path ${PROJECT_SOURCE_DIR} ${source})
-  string(REGEX REPLACE "\\.cpp$" "" name ${path})
-  string(REPLACE "/" "_" name ${name})
-  add_executable(${name} ${source})
+function(blockscale_add_program name)
+  add_executable(${name} ${ARGN})
   blockscale_compile_options(${name})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 12.3)
     target_compile_options(${name} PRIVATE -Wno-array-bounds -Wno-stringop-overread)
@@ -31,19 +59,16 @@ function(blockscale_add_program source result)
   target_link_libraries(${name} PRIVATE blockscale TBB::tbb PkgConfig::HWY
     nlohmann_json::nlohmann_json)
   target_compile_definitions(${name} PRIVATE BLOCKSCALE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  set(${result} ${name} PARENT_SCOPE)
 endfunction()
 
-# Further arguments are libraries to link. Tests are of four kinds, each with a label for `ctest -L`
-# and a target NAME_tests that builds it. `gpu`: `*_gpu_test.cpp`, which say that they are skipped
-# without one. `emulated`: kernels on the host. `arithmetic`: numbers that depend on the compiler.
-# `logic`: all others.
-function(blockscale_add_test source)
-  blockscale_add_program(${source} name)
-  target_link_libraries(${name} PRIVATE GTest::gmock GTest::gtest_main ${ARGN})
+# Tests are of four kinds, each with a label for `ctest -L` and a target KIND_tests that builds it.
+# `gpu`: `*_gpu_test.cpp`, which say that they are skipped without one. `emulated`: kernels on the
+# host. `arithmetic`: numbers that depend on the compiler. `logic`: all others.
+function(blockscale_kind_of_test source result)
+  blockscale_name_of(${source} name)
   if(name MATCHES "_gpu_test$")
     set(kind gpu)
-  elseif("blockscale_emulator" IN_LIST ARGN)
+  elseif(name MATCHES "^device_|_emulated_test$")
     set(kind emulated)
   elseif(name MATCHES "^(core|ops)_" AND
          NOT name MATCHES "^ops_.*(_cuda_|validate|driver_calls|plans?_test|tuning)")
@@ -51,16 +76,53 @@ function(blockscale_add_test source)
   else()
     set(kind logic)
   endif()
-  blockscale_add_to_group(${kind}_tests ${name})
-  if(BLOCKSCALE_SANITIZE AND kind STREQUAL "logic") # half the time to compile, and none to run
-    target_compile_options(${name} PRIVATE -O0)
-  endif()
-  gtest_discover_tests(${name} PROPERTIES TIMEOUT 600 LABELS ${kind} DISCOVERY_TIMEOUT 60)
+  set(${result} ${kind} PARENT_SCOPE)
+endfunction()
+
+# The tests of a folder that are of one kind are one program, FOLDER_KIND_tests; but each source of
+# those that need a GPU is one, named after it. Emulated ones link the emulator, and those below
+# ops/NAME the kernels that plans of that operation have. Further arguments: `LIBRARIES` of all.
+function(blockscale_add_tests)
+  cmake_parse_arguments(PARSE_ARGV 0 all "" "" "SOURCES;LIBRARIES")
+  set(programs)
+  foreach(source IN LISTS all_SOURCES)
+    blockscale_kind_of_test(${source} kind)
+    cmake_path(GET source PARENT_PATH folder)
+    if(kind STREQUAL "gpu")
+      blockscale_name_of(${source} name)
+    else()
+      blockscale_name_of(${folder} name)
+      string(APPEND name _${kind}_tests)
+    endif()
+    list(APPEND programs ${name})
+    list(APPEND sources_of_${name} ${source})
+    set(kind_of_${name} ${kind})
+  endforeach()
+  list(REMOVE_DUPLICATES programs)
+  foreach(name IN LISTS programs)
+    set(kind ${kind_of_${name}})
+    blockscale_add_program(${name} ${sources_of_${name}})
+    target_link_libraries(${name} PRIVATE GTest::gmock GTest::gtest_main ${all_LIBRARIES})
+    if(kind STREQUAL "emulated")
+      target_link_libraries(${name} PRIVATE blockscale_emulator)
+      if(name MATCHES "^ops_(quantize|gemm|grouped_gemm|moe)_")
+        target_link_libraries(${name} PRIVATE blockscale_emulated_${CMAKE_MATCH_1})
+      endif()
+    elseif(kind STREQUAL "logic")
+      blockscale_compile_folders(${name} 8)
+      if(BLOCKSCALE_SANITIZE) # half the time to compile, and none to run
+        target_compile_options(${name} PRIVATE -O0)
+      endif()
+    endif()
+    blockscale_add_to_group(${kind}_tests ${name})
+    gtest_discover_tests(${name} PROPERTIES TIMEOUT 600 LABELS ${kind} DISCOVERY_TIMEOUT 60)
+  endforeach()
 endfunction()
 
 # A benchmark of GPU code: a program that prints one JSON object, or "no GPU" and exits with 77.
 function(blockscale_add_gpu_benchmark source)
-  blockscale_add_program(${source} name)
+  blockscale_name_of(${source} name)
+  blockscale_add_program(${name} ${source})
   blockscale_add_to_group(gpu_benchmarks ${name})
 endfunction()
 
@@ -103,13 +165,8 @@ endfunction()
 
 # A libFuzzer target. With BLOCKSCALE_FUZZ models/ is instrumented, so that coverage guides it.
 function(blockscale_add_fuzzer source)
-  blockscale_add_program(${source} name)
+  blockscale_name_of(${source} name)
+  blockscale_add_program(${name} ${source})
   target_link_options(${name} PRIVATE -fsanitize=fuzzer)
   blockscale_add_to_group(fuzzers ${name})
-endfunction()
-
-# A test that runs kernels through device/emulator: a test that links it and has the flags under
-# which host arithmetic is the GPU's. Further arguments are libraries to link.
-function(blockscale_add_emulated_test source)
-  blockscale_add_test(${source} blockscale_emulator ${ARGN})
 endfunction()

@@ -46,13 +46,13 @@ class LightX2VTest : public test::DialectTest {
 
 const BlockWeight kMxfp4 = {130, 256, 4, 2, 32, true};
 const BlockWeight kMxfp6 = {130, 512, 6, 3, 32, true};
-const BlockWeight kMxfp8 = {130, 416, 8, 4, 32, true};
+const BlockWeight kRaggedMxfp8 = {130, 416, 8, 4, 32, true};
 const BlockWeight kNvfp4 = {130, 96, 4, 2, 16, false};
 
 TEST_F(LightX2VTest, BlocksOf32AreToldApartByTheirShapes) {
   for (const auto& [weight, recipe] :
        {std::pair(kMxfp4, Recipe::mxfp4), std::pair(kMxfp6, Recipe::mxfp6_e3m2),
-        std::pair(kMxfp8, Recipe::mxfp8_e4m3)}) {
+        std::pair(kRaggedMxfp8, Recipe::mxfp8_e4m3)}) {
     SCOPED_TRACE(recipe_traits(recipe).name);
     const BlockWeight w = filled(weight);
     std::vector<TestTensor> tensors = stored("blocks.0.ffn.0", w);
@@ -80,7 +80,7 @@ TEST_F(LightX2VTest, CodesAndScalesAreCarriedOverRowByRow) {
   const Checkpoint ct = converted(Recipe::mxfp4, Dialect::compressed_tensors);
   EXPECT_EQ(part(ct, "a.weight_packed"), mxfp4.codes);
   EXPECT_EQ(part(ct, "a.weight_scale"), mxfp4.scales);
-  const BlockWeight mxfp8 = filled(kMxfp8);
+  const BlockWeight mxfp8 = filled(kRaggedMxfp8);
   write(stored("a", mxfp8));
   const Checkpoint mo = converted(Recipe::mxfp8_e4m3, Dialect::modelopt);
   EXPECT_EQ(part(mo, "a.weight"), mxfp8.codes);

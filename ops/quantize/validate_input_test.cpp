@@ -17,7 +17,7 @@ namespace {
 using test::expect_invalid;
 
 /// A valid call of one transform, to be spoiled; its output is poisoned and must stay so.
-struct Call {
+struct FusedCall {
   std::array<float, 6 * 256> data{};
   std::array<float, 3 * 128> scale{}, shift{};
   std::array<float, 128> weight{};
@@ -26,7 +26,7 @@ struct Call {
   MutableScaledTensorView out;
   QuantizeOptions options;
 
-  explicit Call(InputTransform transform) {
+  explicit FusedCall(InputTransform transform) {
     values.fill(0xA5);
     scales.fill(0xA5);
     out.recipe = Recipe::mxfp8_e4m3;
@@ -48,7 +48,7 @@ struct Call {
 template <class Edit>
 void expect_refused(InputTransform transform, const char* argument, const char* part_of_message,
                     const Edit& edit) {
-  Call call(transform);
+  FusedCall call(transform);
   edit(call);
   const auto values = call.values;
   const auto scales = call.scales;
@@ -73,29 +73,29 @@ TEST(QuantizeInput, HasAnAlternativeForEveryTransform) {
 TEST(QuantizeInputErrors, Columns) {
   for (const InputTransform transform :
        {InputTransform::identity, InputTransform::gelu_erf, InputTransform::modulate}) {
-    expect_refused(transform, "out.k", "is 96, must be 128", [](Call& c) { c.out.k = 96; });
+    expect_refused(transform, "out.k", "is 96, must be 128", [](FusedCall& c) { c.out.k = 96; });
   }
 }
 
 TEST(QuantizeInputErrors, Gelu) {
   expect_refused(InputTransform::gelu_tanh, "options.input.form", "is 2, must be tanh or erf",
-                 [](Call& c) { c.gelu().form = static_cast<GeluForm>(2); });
+                 [](FusedCall& c) { c.gelu().form = static_cast<GeluForm>(2); });
 }
 
 TEST(QuantizeInputErrors, Swiglu) {
   constexpr InputTransform kSwiglu = InputTransform::swiglu;
-  expect_refused(kSwiglu, "x.columns", "is 255, must be 256", [](Call& c) {
+  expect_refused(kSwiglu, "x.columns", "is 255, must be 256", [](FusedCall& c) {
     c.x.columns = 255;
     c.x.row_stride = 256;
   });
-  expect_refused(kSwiglu, "x.columns", "is 256, must be 192", [](Call& c) { c.out.k = 96; });
+  expect_refused(kSwiglu, "x.columns", "is 256, must be 192", [](FusedCall& c) { c.out.k = 96; });
   expect_refused(kSwiglu, "options.input.order", "is 2",
-                 [](Call& c) { c.swiglu().order = static_cast<GateOrder>(2); });
+                 [](FusedCall& c) { c.swiglu().order = static_cast<GateOrder>(2); });
   for (const std::int64_t group : {-1, 2, 32, 128}) {
     expect_refused(kSwiglu, "options.input.group", "0 (two halves), 1 or 64",
-                   [group](Call& c) { c.swiglu().group = group; });
+                   [group](FusedCall& c) { c.swiglu().group = group; });
   }
-  expect_refused(kSwiglu, "options.input.group", "has 96 columns", [](Call& c) {
+  expect_refused(kSwiglu, "options.input.group", "has 96 columns", [](FusedCall& c) {
     c.x.columns = 192;
     c.out.k = 96;
     c.swiglu().group = 64;
@@ -106,22 +106,22 @@ TEST(QuantizeInputErrors, NumbersOfSwiglu) {
   constexpr InputTransform kSwiglu = InputTransform::swiglu;
   for (const float limit : {0.0f, -0.0f, -7.0f, -INFINITY, NAN}) {
     expect_refused(kSwiglu, "options.input.limit", "must be above 0",
-                   [limit](Call& c) { c.swiglu().limit = limit; });
+                   [limit](FusedCall& c) { c.swiglu().limit = limit; });
   }
   for (const float alpha : {0.0f, -0.0f, 0x1p-127f, -0x1p127f, INFINITY, -INFINITY, NAN}) {
     expect_refused(kSwiglu, "options.input.alpha", "must be finite and not 0",
-                   [alpha](Call& c) { c.swiglu().alpha = alpha; });
+                   [alpha](FusedCall& c) { c.swiglu().alpha = alpha; });
   }
   for (const float shift : {INFINITY, -INFINITY, NAN}) {
     expect_refused(kSwiglu, "options.input.up_shift", "must be finite",
-                   [shift](Call& c) { c.swiglu().up_shift = shift; });
+                   [shift](FusedCall& c) { c.swiglu().up_shift = shift; });
   }
 }
 
 TEST(QuantizeInput, NumbersOfSwigluAreTakenUpToTheirLimits) {
   for (const Swiglu& swiglu : {Swiglu{{}, 0, 0x1p-149f}, Swiglu{{}, 0, 1, 0x1p-126f},
                                Swiglu{{}, 0, 1, -0x1p126f}, Swiglu{{}, 0, 1, 1, -3e38f}}) {
-    Call call(InputTransform::swiglu);
+    FusedCall call(InputTransform::swiglu);
     call.options.input = swiglu;
     EXPECT_NO_THROW(quantize(call.x, call.out, call.options));
   }
@@ -133,21 +133,22 @@ TEST(QuantizeInputErrors, Modulate) {
     const std::string argument = std::string("options.input.") + field;
     expect_refused(kModulate, argument.c_str(), message, edit);
   };
-  refused("scale.columns", "is 0, must be 128", [](Call& c) { c.modulate().scale = {}; });
+  refused("scale.columns", "is 0, must be 128", [](FusedCall& c) { c.modulate().scale = {}; });
   refused("shift.columns", "is 127, must be 128",
-          [](Call& c) { c.modulate().shift.columns = 127; });
-  refused("scale.data", "null", [](Call& c) { c.modulate().scale.data = nullptr; });
-  refused("shift.data", "null", [](Call& c) { c.modulate().shift.data = nullptr; });
-  refused("shift.data", "misaligned", [](Call& c) {
+          [](FusedCall& c) { c.modulate().shift.columns = 127; });
+  refused("scale.data", "null", [](FusedCall& c) { c.modulate().scale.data = nullptr; });
+  refused("shift.data", "null", [](FusedCall& c) { c.modulate().shift.data = nullptr; });
+  refused("shift.data", "misaligned", [](FusedCall& c) {
     c.modulate().shift.data = reinterpret_cast<const std::uint8_t*>(c.shift.data()) + 1;
   });
-  refused("scale.dtype", "e5m2", [](Call& c) { c.modulate().scale.dtype = Format::e5m2; });
-  refused("scale.row_stride", "is 64", [](Call& c) { c.modulate().scale.row_stride = 64; });
-  refused("scale.batch", "is 2, must be 1", [](Call& c) { c.modulate().scale.batch = 2; });
+  refused("scale.dtype", "e5m2", [](FusedCall& c) { c.modulate().scale.dtype = Format::e5m2; });
+  refused("scale.row_stride", "is 64", [](FusedCall& c) { c.modulate().scale.row_stride = 64; });
+  refused("scale.batch", "is 2, must be 1", [](FusedCall& c) { c.modulate().scale.batch = 2; });
   refused("scale.rows", "is 0, must be a divisor of x's 6 rows",
-          [](Call& c) { c.modulate().scale.rows = 0; });
-  refused("scale.rows", "is 4, must be a divisor", [](Call& c) { c.modulate().scale.rows = 4; });
-  refused("shift.rows", "is 2, must be 3", [](Call& c) { c.modulate().shift.rows = 2; });
+          [](FusedCall& c) { c.modulate().scale.rows = 0; });
+  refused("scale.rows", "is 4, must be a divisor",
+          [](FusedCall& c) { c.modulate().scale.rows = 4; });
+  refused("shift.rows", "is 2, must be 3", [](FusedCall& c) { c.modulate().shift.rows = 2; });
 }
 
 TEST(QuantizeInputErrors, RmsNorm) {
@@ -156,31 +157,31 @@ TEST(QuantizeInputErrors, RmsNorm) {
     const std::string argument = std::string("options.input.") + field;
     expect_refused(kRmsNorm, argument.c_str(), message, edit);
   };
-  refused("weight.columns", "is 0, must be 128", [](Call& c) { c.norm().weight = {}; });
-  refused("weight.data", "null", [](Call& c) { c.norm().weight.data = nullptr; });
+  refused("weight.columns", "is 0, must be 128", [](FusedCall& c) { c.norm().weight = {}; });
+  refused("weight.data", "null", [](FusedCall& c) { c.norm().weight.data = nullptr; });
   refused("weight.rows", "is 2, must be 1",
-          [](Call& c) { c.norm().weight = {c.data.data(), Format::f32, 2, 128}; });
+          [](FusedCall& c) { c.norm().weight = {c.data.data(), Format::f32, 2, 128}; });
   for (const float epsilon : {0.0f, -1e-6f, INFINITY, NAN}) {
     refused("epsilon", "must be finite and above 0",
-            [epsilon](Call& c) { c.norm().epsilon = epsilon; });
+            [epsilon](FusedCall& c) { c.norm().epsilon = epsilon; });
   }
 }
 
 TEST(QuantizeInputErrors, Overlap) {
   const auto refused = [](InputTransform transform, const char* argument, const char* operand,
                           auto edit) { expect_refused(transform, argument, operand, edit); };
-  refused(InputTransform::modulate, "out.values", "options.input.scale", [](Call& c) {
+  refused(InputTransform::modulate, "out.values", "options.input.scale", [](FusedCall& c) {
     c.modulate().scale = {c.values.data() + 256, Format::f32, 1, 128};
     c.modulate().shift.rows = 1;
   });
   refused(InputTransform::modulate, "out.scales", "options.input.shift",
-          [](Call& c) { c.modulate().shift = {c.scales.data(), Format::bf16, 3, 128}; });
+          [](FusedCall& c) { c.modulate().shift = {c.scales.data(), Format::bf16, 3, 128}; });
   refused(InputTransform::rms_norm, "out.values", "options.input.weight",
-          [](Call& c) { c.norm().weight.data = c.values.data(); });
+          [](FusedCall& c) { c.norm().weight.data = c.values.data(); });
 }
 
 TEST(QuantizeInputErrors, AbsoluteMaximum) {
-  Call call(InputTransform::modulate);
+  FusedCall call(InputTransform::modulate);
   float out = 0;
   const auto refused = [&](const char* argument, const char* message, float* to) {
     expect_invalid(argument, message, [&] { absolute_maximum(call.x, call.options.input, to); });

@@ -139,6 +139,7 @@ run_ctest() { # BUILD KINDS
 }
 
 # --- lint: clang-tidy over the library, the emulator, the command line and their headers -----------
+# As they are compiled: a folder's sources at once, whose headers are most of the time.
 step_lint() {
   mkdir -p build
   check clang-tidy lint_sources
@@ -148,8 +149,8 @@ lint_sources() {
   local headers # of sanitizers: clang's, which its tools alone come without
   headers=$(clang++-19 -print-resource-dir)/include
   [[ -f build/sanitized/compile_commands.json ]] || configure_sanitized
-  tracked 'runtime/*.cpp' 'device/*.cpp' 'ops/*.cpp' 'models/*.cpp' 'cli/*.cpp' |
-    grep -vE '_(test|bench|fuzz)\.cpp$' |
+  jq -r '.[] | select(.command | test(" -o (cli/)?CMakeFiles/blockscale(_[a-z_]+)?[.]dir/")) | .file' \
+    build/sanitized/compile_commands.json | grep -vE '/(tests|generated)/' |
     xargs -P "$jobs" -n 1 build/venv/bin/clang-tidy -p build/sanitized --quiet \
       --extra-arg="-idirafter$headers" --warnings-as-errors='*'
 }

@@ -19,7 +19,7 @@ namespace {
 using gemm_detail::byte_at;
 using gemm_detail::matrix_of;
 
-constexpr int kBlocksOfMultiprocessor = 16;
+constexpr int kRowBlocks = 16;  // of a multiprocessor
 
 MoePartPlan::JoinScales join_scales_step(const JoinedScales& x, const cuda::Chip& chip) {
   MoePartPlan::JoinScales step;
@@ -31,7 +31,7 @@ MoePartPlan::JoinScales join_scales_step(const JoinedScales& x, const cuda::Chip
   p.rows_of_matrix = Divisor(static_cast<std::uint32_t>(x.rows));
   p.columns = static_cast<std::uint32_t>(x.columns);
   p.block_rows = static_cast<std::uint32_t>(x.block_rows);
-  step.shape = shape_of(blocks_for(p.rows, kBlocksOfMultiprocessor, chip), kJoinScalesThreads);
+  step.shape = shape_of(blocks_for(p.rows, kRowBlocks, chip), kJoinScalesThreads);
   return step;
 }
 
@@ -65,7 +65,7 @@ MoePartPlan::Weigh weigh_step(const WeighArguments& x, const cuda::Chip& chip) {
   p.x = matrix_of(x.x);
   p.rows = matrix_of(x.rows);
   p.vectors = x.rows.columns % kRowRunElements == 0 && takes_vectors(p.x) && takes_vectors(p.rows);
-  step.shape = shape_of(blocks_for(p.runs, kBlocksOfMultiprocessor, chip), kRowRunThreads);
+  step.shape = shape_of(blocks_for(p.runs, kRowBlocks, chip), kRowRunThreads);
   return step;
 }
 
@@ -94,7 +94,7 @@ MoePartPlan::Finalize finalize_step(const FinalizeArguments& x, const cuda::Chip
   p.y = matrix_of(x.y);
   p.vectors = x.y.columns % kRowRunElements == 0 && takes_vectors(p.y) &&
               (p.residual.data == nullptr || takes_vectors(p.residual));
-  step.shape = shape_of(blocks_for(p.runs, kBlocksOfMultiprocessor, chip), kRowRunThreads);
+  step.shape = shape_of(blocks_for(p.runs, kRowBlocks, chip), kRowRunThreads);
   return step;
 }
 

@@ -12,7 +12,7 @@ namespace blockscale {
 namespace {
 
 /// A call on memory that is never touched.
-struct Problem {
+struct RowsAndColumns {
   MatrixView x{reinterpret_cast<const void*>(std::uintptr_t{1} << 40), Format::bf16, 256, 384};
   MutableScaledTensorView rows = output(256, 384, 41), columns = output(384, 256, 42);
   QuantizeOptions options;
@@ -39,7 +39,7 @@ struct Problem {
 };
 
 TEST(CudaRowsAndColumnsPlan, HasOneBlockForEachTile) {
-  const Problem problem;
+  const RowsAndColumns problem;
   const auto plan = problem.plan();
   EXPECT_EQ(plan.str(),
             "quantize_rows_and_columns_fp8_e4m3_bf16: 6 tiles, vector loads, vector stores "
@@ -50,21 +50,21 @@ TEST(CudaRowsAndColumnsPlan, HasOneBlockForEachTile) {
 }
 
 TEST(CudaRowsAndColumnsPlan, RefusesMoreMatricesThanKernelsNumber) {
-  Problem problem;
+  RowsAndColumns problem;
   problem.resize(1, 1);
   problem.x.batch = problem.rows.batch = problem.columns.batch = (std::int64_t{1} << 32) + 1;
   test::expect_error(ErrorCode::unsupported, "x", "4294967297 matrices", [&] { problem.plan(); });
 }
 
 TEST(CudaRowsAndColumnsPlan, HasNothingToDoForEmptyMatrices) {
-  Problem problem;
+  RowsAndColumns problem;
   problem.x.rows = problem.rows.rows = problem.columns.k = 0;
   EXPECT_EQ(problem.plan().kernel, -1);
   EXPECT_EQ(problem.plan().str(), "nothing to do\n");
 }
 
 TEST(CudaRowsAndColumnsPlan, FindsTheRstdOfRmsNormBefore) {
-  Problem problem;
+  RowsAndColumns problem;
   problem.options.input =
       RmsNorm{{reinterpret_cast<const void*>(std::uintptr_t{1} << 39), Format::f32, 1, 384}};
   const auto plan = problem.plan();
@@ -75,22 +75,22 @@ TEST(CudaRowsAndColumnsPlan, FindsTheRstdOfRmsNormBefore) {
   EXPECT_EQ(problem.plan().rstd.workspace_bytes, 0);
 }
 
-void expect_unsupported(const Problem& problem, const char* argument, const char* message) {
+void expect_unsupported(const RowsAndColumns& problem, const char* argument, const char* message) {
   test::expect_error(ErrorCode::unsupported, argument, message, [&] { (void)problem.plan(); });
 }
 
 TEST(CudaRowsAndColumnsPlan, RefusesWhatHasNoKernel) {
-  Problem wide;
+  RowsAndColumns wide;
   wide.resize(1, std::int64_t{1} << 30);
   expect_unsupported(wide, "out_rows.k", "is 1073741824, must be below 2^30");
-  Problem large;
+  RowsAndColumns large;
   large.resize(std::int64_t{1} << 25, std::int64_t{1} << 25);
   large.rows.values = reinterpret_cast<void*>(std::uintptr_t{1} << 52);
   large.columns.values = reinterpret_cast<void*>(std::uintptr_t{1} << 54);
   large.rows.scales = reinterpret_cast<void*>(std::uintptr_t{1} << 56);
   large.columns.scales = reinterpret_cast<void*>(std::uintptr_t{1} << 58);
   expect_unsupported(large, "x", "tiles");
-  Problem clamped;
+  RowsAndColumns clamped;
   clamped.options.input = Swiglu{{}, 0, 7};
   clamped.x.columns *= 2;
   expect_unsupported(clamped, "options.input.limit", "is not the usual one");
