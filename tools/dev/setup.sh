@@ -74,7 +74,7 @@ make_environment() {
   say "installing Python packages into $1:" "$(grep -v '^#' "$2" | tr '\n' ' ')"
   rm -rf "$1"
   "$python" -m venv "$1"
-  "$1/bin/pip" install --quiet --disable-pip-version-check -r "$2"
+  "$1/bin/pip" install --quiet --disable-pip-version-check --no-compile -r "$2"
   cp "$2" "$1/requirements.txt"
 }
 

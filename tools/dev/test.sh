@@ -208,8 +208,15 @@ run_pytest() {
   use_pinned_nvrtc
   BLOCKSCALE_CLI=$PWD/build/release/cli/blockscale BLOCKSCALE_BUILD=$PWD/build/release \
     BLOCKSCALE_MODEL=$PWD/$demo/model/model.safetensors \
-    build/venv/bin/pytest tests/python -q -rs -p no:cacheprovider --basetemp=build/pytest \
-    --junitxml="$logs/pytest.xml"
+    pytest_in build/venv pytest tests/python "${on_all_cores[@]}"
+}
+
+# A file's tests run one after another: they share what it makes once.
+on_all_cores=(-n "$jobs" --dist=loadfile)
+
+pytest_in() { # ENVIRONMENT NAME PATH-OR-OPTION...
+  "$1/bin/pytest" "${@:3}" -q -rs -p no:cacheprovider --basetemp="build/$2" \
+    --junitxml="$logs/$2.xml"
 }
 
 # --- package: the Python package ---------------------------------------------------------------------
@@ -224,17 +231,16 @@ step_package() {
 }
 
 # What needs torch says here that it is skipped, and runs in an environment of its own with --torch.
-run_package_pytest() { package_pytest build/venv pytest-package tests/package; }
-run_torch_pytest() {
+run_package_pytest() {
+  package_pytest build/venv pytest-package tests/package "${on_all_cores[@]}"
+}
+run_torch_pytest() { # whose tests are on all cores each: two at once are slower
   fetch_demo_model # for its weights
   BLOCKSCALE_MODEL=$PWD/$demo/model/model.safetensors \
     package_pytest build/venv-torch pytest-torch tests/package/{compat,nn,test_torch*.py,test_calibrator.py}
 }
 
-package_pytest() { # ENVIRONMENT NAME PATH...
-  PYTHONPATH=$PWD/build/package "$1/bin/pytest" "${@:3}" -q -rs -p no:cacheprovider \
-    --basetemp="build/$2" --junitxml="$logs/$2.xml"
-}
+package_pytest() { PYTHONPATH=$PWD/build/package pytest_in "$@"; }
 
 # --- install: what a user of the installed library does --------------------------------------------
 step_install() {
