@@ -272,9 +272,9 @@ def activations_of(inputs: WeightInputs | None, recipe: str) -> str:
     if inputs is None or inputs.activations == Activations.none:
         return "bf16"
     name = TRAITS[inputs.recipe].name
-    if name in _ACTIVATIONS:
-        return name
-    return "fp8_1x128" if recipe.startswith("fp8_") else "bf16"
+    if recipe.startswith("fp8_"):
+        return name if name in _ACTIVATIONS else "fp8_1x128"
+    return name if name in _ACTIVATIONS or name == "fp8_row" else "bf16"
 
 
 def paired(weight: ScaledTensor, gate_at: int) -> ScaledTensor:

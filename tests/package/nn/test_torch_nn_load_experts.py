@@ -362,6 +362,27 @@ def test_stacks_of_which_one_is_plain(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("recipe", ["mxfp4", "nvfp4"])
+def test_inputs_in_fp8_by_rows_beside_fp4_weights(tmp_path: Path, recipe: str) -> None:
+    """W4A8, which no preset has."""
+    options = {"dialect": "compressed_tensors", "activations": "dynamic"}
+    folder = convert(by_name(seeded()), tmp_path, recipe, **options)
+    config = json.loads((folder / "config.json").read_text())
+    for group in config["quantization_config"]["config_groups"].values():
+        group["input_activations"] = {
+            "num_bits": 8,
+            "type": "float",
+            "strategy": "token",
+            "symmetric": True,
+            "dynamic": True,
+        }
+    (folder / "config.json").write_text(json.dumps(config))
+    block = load(on_meta(), folder).layers[0]
+    assert block.q_proj.activations == block.mlp.experts.activations == "fp8_row"
+    checkpoint = blockscale.Checkpoint(folder)
+    check_experts(block.mlp.experts, "layers.0.mlp.experts", checkpoint, "qwen")
+
+
 @pytest.mark.parametrize(("recipe", "inputs"), [("nvfp4", "bf16"), ("fp8_tensor", "fp8_1x128")])
 def test_static_inputs(tmp_path: Path, recipe: str, inputs: str) -> None:
     """Which `moe` has not."""
