@@ -28,7 +28,6 @@ run_tests() {
 }
 
 run_test_steps() {
-  export LC_ALL=C.UTF-8 # tests read files and messages as the tools write them there
   install_packages "${build_packages[@]}" "${check_packages[@]}"
   make_venv
   rm -rf "$logs"
