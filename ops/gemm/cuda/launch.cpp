@@ -125,10 +125,7 @@ void launch_plan(const BlockScaledPlan& plan, const cuda::Execution& execution) 
 }
 
 void launch_plan(const PlainGemmPlan& plan, const cuda::Execution& execution) {
-  if (!plan.product) return;
-  launch_step(*plan.product, plan.architecture, execution);
-  if (plan.transform) launch_plan(*plan.transform, execution);
-  if (plan.quantization) quantize_detail::launch_steps(*plan.quantization, execution);
+  if (plan.product) launch_step(*plan.product, plan.architecture, execution);
 }
 
 /// Sets the tensor maps of a launch's parameters.
@@ -170,8 +167,8 @@ Plan launch_in_workspace(const Plan& plan, const GemmArguments& x, cuda::CallDev
 void plan_and_launch_plainly(const GemmArguments& x, const std::optional<PlainTile>& tile,
                              cuda::CallDevice& device, const cuda::Execution& execution) {
   const cuda::Chip& chip = device.chip(plain_kernels());
-  const auto plan_in = [&](void* workspace) { return plan_plain_gemm(x, chip, workspace, tile); };
-  launch_in_workspace(plan_in(execution.workspace), x, device, execution, plan_in);
+  const auto plan_in = [&](void*) { return plan_plain_gemm(x, chip, tile); };
+  launch_in_workspace(plan_in(nullptr), x, device, execution, plan_in);
 }
 
 /// What plans of products that need no workspace are a function of.

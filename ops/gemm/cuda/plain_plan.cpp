@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
+#include <stdexcept>
 
 #include "ops/gemm/cuda/problem.h"
-#include "ops/gemm/cuda/quantize.h"
 #include "ops/gemm/cuda/specs.h"
 #include "ops/gemm/validate.h"
 #include "runtime/kernels/architecture.h"
@@ -160,9 +160,8 @@ bool has_fp8_kernel(Recipe a, Recipe b, const cuda::Chip& chip) {
   return is_fp8(a) && is_fp8(b) && has_kernels_of(kWgmmaArchitectures[0], chip);
 }
 
-PlainGemmPlan plan_plain_gemm(const GemmArguments& validated, const cuda::Chip& chip,
-                              void* workspace, std::optional<PlainTile> tile) {
-  GemmArguments x = validated;
+PlainGemmPlan plan_plain_gemm(const GemmArguments& x, const cuda::Chip& chip,
+                              std::optional<PlainTile> tile) {
   check_size("d.rows", x.d.rows);
   check_size("d.columns", x.d.columns);
   check_size("d.batch", x.d.batch);
@@ -171,27 +170,16 @@ PlainGemmPlan plan_plain_gemm(const GemmArguments& validated, const cuda::Chip& 
   PlainGemmPlan plan;
   plan.architecture = chip.architecture;
   if (x.d.rows == 0 || x.d.columns == 0 || x.d.batch == 0) return plan;
-  if (x.quantized) {
-    x.d.data = workspace;
-    x.quantized.reset();
-    plan.workspace_bytes = ceil_div(x.d.batch * x.d.batch_stride * 4, 16) * 16;
-  }
+  if (x.quantized) throw std::logic_error("plain kernels quantize no D");
   plan.product = tile ? plain_step(x, *tile, chip) : suitable_step(x, chip);
   set_order(*plan.product, x);
-  if (!validated.quantized) return plan;
-  const QuantizationPlan behind =
-      plan_quantization(x, *validated.quantized, chip, byte_at(workspace, plan.workspace_bytes));
-  plan.transform = behind.transform;
-  plan.quantization = behind.quantization;
-  plan.workspace_bytes += behind.workspace_bytes;
   return plan;
 }
 
 std::string PlainGemmPlan::str() const {
   if (!product) return "nothing to do: D has no element\n";
-  std::string text = "plain: " + text_of(*product);
-  if (quantization) text += text_of_quantizer(transform, *quantization);
-  return text + "workspace " + std::to_string(workspace_bytes) + " bytes\n";
+  return "plain: " + text_of(*product) + "workspace " + std::to_string(workspace_bytes) +
+         " bytes\n";
 }
 
 std::string plain_gemm_kernel_name(const PlainGemmConfig& c) {

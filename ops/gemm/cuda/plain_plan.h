@@ -1,5 +1,5 @@
-// How a product of any pair of operands becomes launches of a plain kernel, and of a quantizer
-// behind it: a pure function of shapes, recipes, strides and the chip.
+// How a product of any pair of operands becomes a launch of a plain kernel: a pure function of
+// shapes, recipes, strides and the chip.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,7 @@
 #include "blockscale/device.h"
 #include "blockscale/gemm.h"
 #include "core/launch_shape.h"
-#include "ops/gemm/cuda/transform.h"
 #include "ops/gemm/kernels/plain_params.h"
-#include "ops/quantize/cuda/plan.h"
 #include "runtime/kernels/kernel_spec.h"
 
 namespace blockscale::gemm_detail {
@@ -25,11 +23,7 @@ struct PlainGemmStep {
 
 struct PlainGemmPlan {
   std::optional<PlainGemmStep> product;  // none where D has no element
-  /// Where D is quantized: it is f32 in the workspace, and these are launched behind the product.
-  /// The first is of an input that no quantizer fuses, and leaves its result in the workspace too.
-  std::optional<TransformPlan> transform;
-  std::optional<quantize_detail::QuantizePlan> quantization;
-  int architecture = 0;  // of the chip that it is for
+  int architecture = 0;                  // of the chip that it is for
   std::int64_t workspace_bytes = 0;
 
   std::string str() const;
@@ -51,10 +45,9 @@ void set_order(PlainGemmStep& step, const GemmArguments& validated);
 /// One line, as in PlainGemmPlan::str().
 std::string text_of(const PlainGemmStep& step);
 
-/// The plan by the tile that suits the shape, or by `tile`. `workspace` is not looked at. Throws
-/// `unsupported` for rows of 2^31 bytes and for sizes of 2^31.
+/// The plan by the tile that suits the shape, or by `tile`; D is not quantized, unless it has no
+/// element. Throws `unsupported` for rows of 2^31 bytes and for sizes of 2^31.
 PlainGemmPlan plan_plain_gemm(const GemmArguments& validated, const cuda::Chip& chip,
-                              void* workspace = nullptr,
                               std::optional<PlainTile> tile = std::nullopt);
 
 std::string plain_gemm_kernel_name(const PlainGemmConfig& config);

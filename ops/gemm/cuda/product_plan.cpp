@@ -7,11 +7,9 @@
 namespace blockscale::gemm_detail {
 
 bool is_in_workspace(const GemmArguments& x, const cuda::Chip& chip) {
-  const bool is_quantized_apart =
-      x.quantized && x.d.rows > 0 && x.d.columns > 0 && x.d.batch > 0 &&
-      (has_fp8_kernel(x.a.recipe, x.b.recipe, chip) ? !fits_epilogue(*x.quantized)
-                                                    : takes_block_scaled(x, chip));
-  return is_transformed(x) || is_quantized_apart;
+  const bool is_quantized = x.quantized && x.d.rows > 0 && x.d.columns > 0 && x.d.batch > 0;
+  return is_transformed(x) || (is_quantized && !(has_fp8_kernel(x.a.recipe, x.b.recipe, chip) &&
+                                                 fits_epilogue(*x.quantized)));
 }
 
 ProductPlan plan_product(const GemmArguments& x, const cuda::Chip& chip, void* workspace) {
@@ -44,7 +42,7 @@ ProductPlan plan_product(const GemmArguments& x, const cuda::Chip& chip, void* w
   } else if (const auto block_scaled = plan_block_scaled(x, chip)) {
     plan.product = *block_scaled;
   } else {
-    plan.product = plan_plain_gemm(x, chip, workspace);
+    plan.product = plan_plain_gemm(x, chip);
   }
   plan.workspace_bytes =
       std::visit([](const auto& of) { return of.workspace_bytes; }, plan.product);

@@ -14,6 +14,7 @@
 #include "ops/gemm/cuda/sm90/fp4_tiles_plan.h"
 #include "ops/gemm/cuda/transform.h"
 #include "ops/gemm/path.h"
+#include "ops/quantize/cuda/plan.h"
 
 namespace blockscale::gemm_detail {
 
@@ -31,8 +32,8 @@ struct ProductPlan {
   std::string str_behind() const;  // of what is behind the product
 };
 
-/// Whether D is f32 in the workspace first, whatever computes it: with a transform, where FP8
-/// kernels cannot quantize it, and where block-scaled ones compute what is to be quantized.
+/// Whether D is f32 in the workspace first, whatever computes it: with a transform, and where it is
+/// quantized, but by FP8 kernels that can.
 bool is_in_workspace(const GemmArguments& validated, const cuda::Chip& chip);
 
 /// Of validated arguments, by the models of kernels alone, whatever was tuned. `workspace` is not

@@ -39,7 +39,7 @@ using Change = std::function<void(PlainGemmParams&)>;
 bool run(PlainOperands& operands, std::optional<PlainTile> tile, const emulator::Options& options,
          const Change& change = nullptr, const cuda::Chip& chip = test::chip_of(4)) {
   const GemmArguments x = gemm_detail::validated(operands.arguments(), {});
-  const PlainGemmPlan plan = gemm_detail::plan_plain_gemm(x, chip, nullptr, tile);
+  const PlainGemmPlan plan = gemm_detail::plan_plain_gemm(x, chip, tile);
   PlainGemmParams params = plan.product->params;
   if (change) change(params);
   const auto kernel = static_cast<std::size_t>(plan.product->kernel);
@@ -329,86 +329,6 @@ TEST(EmulatedPlainGemm, BatchInvariantRows) {
                              some.d().bytes().begin() + test::TestMatrix::kGuard + m * p.n * 4,
                              all.d().bytes().begin()))
           << m;
-    }
-  }
-}
-
-/// D is f32 in the workspace, and its bytes are those of `quantize` of it.
-TEST(EmulatedPlainGemm, QuantizedResults) {
-  for (const Recipe result :
-       {Recipe::fp8_1x128, Recipe::fp8_row, Recipe::mxfp8_e4m3, Recipe::nvfp4}) {
-    for (const QuantizeInput& input :
-         {QuantizeInput{Identity{}}, QuantizeInput{Gelu{}}, QuantizeInput{Silu{}},
-          QuantizeInput{Swiglu{}}, QuantizeInput{Swiglu{GateOrder::gate_first, 0, 7, 1.702f, 1}}}) {
-      PlainProblem p;
-      p.a = Recipe::mxfp8_e4m3;
-      p.b = Recipe::mxfp4;
-      p.m = 21;
-      p.n = 128;
-      p.family = InputFamily::normal;
-      PlainOperands operands(p);
-      GemmArguments x = operands.arguments();
-      ScaledTensor got(result, p.m, std::holds_alternative<Swiglu>(input) ? 64 : 128);
-      ScaledTensor expected(result, p.m, got.view().k);
-      x.quantized = {got.view(), {}};
-      x.quantized->options.input = input;
-      if (result == Recipe::nvfp4) {
-        x.quantized->options.scale_source = ScaleSource::given;
-        *got.view().tensor_scale = *expected.view().tensor_scale = 3.0f;
-      }
-      const GemmArguments validated = gemm_detail::validated(x, {});
-      const std::int64_t bytes =
-          gemm_detail::plan_plain_gemm(validated, test::chip_of(4)).workspace_bytes;
-      std::vector<std::uint32_t> workspace(static_cast<std::size_t>(bytes / 4), 0xFFFFFFFFu);
-      const PlainGemmPlan plan =
-          gemm_detail::plan_plain_gemm(validated, test::chip_of(4), workspace.data());
-      SCOPED_TRACE(plan.str());
-      std::vector<emulator::Buffer> buffers = buffers_of(operands);
-      buffers.push_back(emulator::output("workspace", workspace));
-      const PlainGemmParams params = plan.product->params;
-      const auto kernel = static_cast<std::size_t>(plan.product->kernel);
-      const emulator::Report product =
-          emulator::launch(plan.product->shape, buffers, emulator::random_order(5),
-                           [&] { test::run_kernel(kernel, params); });
-      ASSERT_TRUE(product.ok()) << product.text();
-      const MutableScaledTensorView out = got.view();
-      buffers = {
-          emulator::in_out("workspace", workspace),
-          emulator::buffer("values", out.values,
-                           static_cast<std::size_t>(value_bytes(result, p.m, out.k)),
-                           BufferUse::output),
-          emulator::buffer("scales", out.scales,
-                           static_cast<std::size_t>(scale_bytes(result, out.layout, p.m, out.k)),
-                           BufferUse::output)};
-      if (out.tensor_scale != nullptr) {
-        buffers.push_back(emulator::buffer("S", out.tensor_scale, 4, BufferUse::input));
-      }
-      if (plan.transform) {
-        const TransformParams of_transform = plan.transform->params;
-        const emulator::Report report =
-            emulator::launch(plan.transform->shape, {emulator::in_out("workspace", workspace)},
-                             emulator::in_order(), [&] { transform_kernel(of_transform); });
-        ASSERT_TRUE(report.ok()) << report.text();
-      }
-      for (int i = 0; i < plan.quantization->count; ++i) {
-        const auto& step = plan.quantization->steps[static_cast<std::size_t>(i)];
-        const QuantizeParams of_step = step.params;
-        const emulator::Report report =
-            emulator::launch(step.shape, buffers, emulator::in_order(),
-                             [&] { test::quantize_function(step.kernel)(of_step); });
-        ASSERT_TRUE(report.ok()) << report.text();
-      }
-      GemmArguments in_f32 = operands.arguments();
-      in_f32.d.data = workspace.data();
-      EXPECT_EQ(test::compare(in_f32, limit_of(p)).violations, 0);
-      quantize(MatrixView(in_f32.d), expected.view(), x.quantized->options);
-      const auto same = [&](const void* a, const void* b, std::int64_t count) {
-        const auto* const first = static_cast<const std::uint8_t*>(a);
-        return std::equal(first, first + count, static_cast<const std::uint8_t*>(b));
-      };
-      EXPECT_TRUE(same(out.values, expected.view().values, value_bytes(result, p.m, out.k)));
-      EXPECT_TRUE(
-          same(out.scales, expected.view().scales, scale_bytes(result, out.layout, p.m, out.k)));
     }
   }
 }

@@ -122,16 +122,23 @@ void expect_nothing_else_is_taken(std::int64_t m) {
   EXPECT_FALSE(plan_fp4_gemm(good, cuda::chip_named("B200")));
   EXPECT_EQ(plan_fp4_gemm(good, cuda::chip_named("RTX 5090")).has_value(), m <= 16);
   EXPECT_FALSE(plan_fp4_tiles(good, cuda::chip_named("RTX 5090")));
-  GemmArguments quantized = imagined_gemm(m, 4096, 4096, Recipe::bf16, Recipe::nvfp4, Format::f32,
-                                          1, Recipe::mxfp8_e4m3, {});
-  quantized = gemm_detail::validated(quantized, {});
-  expect_plain("D is quantized", quantized);
 }
 
 TEST(Fp4GemmPlan, TakesNothingElse) {
   for (const std::int64_t m : {8, 80}) {
     SCOPED_TRACE(m);
     expect_nothing_else_is_taken(m);
+  }
+}
+
+TEST(Fp4GemmPlan, TakesWhatAQuantizerIsBehind) {
+  using gemm_detail::GemmPath;
+  for (const std::int64_t m : {8, 80}) {
+    const GemmArguments x = imagined_gemm(m, 4096, 4096, Recipe::bf16, Recipe::nvfp4, Format::f32,
+                                          1, Recipe::mxfp8_e4m3, {});
+    const auto plan = gemm_detail::plan_product(gemm_detail::validated(x, {}), {});
+    EXPECT_EQ(plan.path(), m == 8 ? GemmPath::fp4_few_rows : GemmPath::sm90_fp4_tiles);
+    EXPECT_TRUE(plan.quantization);
   }
 }
 
