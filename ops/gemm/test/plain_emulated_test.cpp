@@ -17,7 +17,6 @@
 #include "ops/gemm/test/emulation.h"
 #include "ops/gemm/test/plain_emulation.h"
 #include "ops/gemm/test/plain_problem.h"
-#include "ops/quantize/test/emulation.h"
 #include "tests/chip.h"
 
 namespace blockscale {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <variant>
 #include <vector>
 
@@ -14,6 +15,13 @@
 #include "ops/quantize/test/emulation.h"
 
 namespace blockscale::test {
+
+/// What the plan of validated arguments asks for; each number in it is NaN.
+inline std::vector<std::uint32_t> poisoned_workspace(const GemmArguments& validated,
+                                                     const cuda::Chip& chip) {
+  const std::int64_t bytes = gemm_detail::plan_product(validated, chip).workspace_bytes;
+  return std::vector<std::uint32_t>(static_cast<std::size_t>(bytes / 4), 0xFFFFFFFFu);
+}
 
 /// Runs a product's launches in their order. True if the emulator has nothing to report.
 inline bool emulate(gemm_detail::ProductPlan& plan, const std::vector<emulator::Buffer>& buffers,

@@ -211,8 +211,7 @@ void check_apart(const Problem& p) {
   x.quantized = {result.view(), options_of(p)};
   const GemmArguments validated = gemm_detail::validated(x, {});
   const cuda::Chip chip = test::chip_of(4);
-  const std::int64_t bytes = gemm_detail::plan_product(validated, chip).workspace_bytes;
-  std::vector<std::uint32_t> workspace(static_cast<std::size_t>(bytes / 4), 0xFFFFFFFFu);
+  std::vector<std::uint32_t> workspace = test::poisoned_workspace(validated, chip);
   gemm_detail::ProductPlan plan = gemm_detail::plan_product(validated, chip, workspace.data());
   SCOPED_TRACE(plan.str());
   ASSERT_TRUE(plan.is_fp8() && plan.quantization);

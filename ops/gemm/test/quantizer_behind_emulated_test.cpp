@@ -37,8 +37,7 @@ void check_behind(const test::PlainProblem& p, gemm_detail::GemmPath path, Recip
   }
   const GemmArguments validated = gemm_detail::validated(x, {});
   const cuda::Chip chip = test::chip_of(4);
-  const std::int64_t bytes = gemm_detail::plan_product(validated, chip).workspace_bytes;
-  std::vector<std::uint32_t> workspace(static_cast<std::size_t>(bytes / 4), 0xFFFFFFFFu);
+  std::vector<std::uint32_t> workspace = test::poisoned_workspace(validated, chip);
   gemm_detail::ProductPlan plan = gemm_detail::plan_product(validated, chip, workspace.data());
   SCOPED_TRACE(plan.str());
   ASSERT_EQ(plan.path(), path);
