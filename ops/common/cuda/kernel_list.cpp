@@ -53,10 +53,10 @@ static std::vector<runtime::KernelSet*> kernels_of(cuda::KernelsOf operations) {
     sets.push_back(&gemm_detail::kernels());
     sets.push_back(&gemm_detail::plain_kernels());
     sets.push_back(&gemm_detail::fp4_kernels());
-    sets.push_back(&gemm_detail::fp4_tiles_kernels());
   }
   if (operations != KernelsOf::quantize && operations != KernelsOf::dequantize) {
-    sets.push_back(&gemm_detail::block_scaled_kernels());  // which take groups too
+    sets.push_back(&gemm_detail::fp4_tiles_kernels());  // which take groups too
+    sets.push_back(&gemm_detail::block_scaled_kernels());
   }
   if (operations == KernelsOf::all || operations == KernelsOf::grouped_gemm ||
       operations == KernelsOf::moe) {

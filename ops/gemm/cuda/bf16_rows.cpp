@@ -47,8 +47,15 @@ std::int64_t bf16_rows_bytes(const ScaledTensorView& x) {
   return 2 * x.batch * x.rows * row_elements(x);
 }
 
-BlockScales block_scales_of_rows(const ScaledTensorView& a) {
-  return element_bits(a) == 8 ? BlockScales::left : BlockScales::applied;
+bool has_scales_of_k(const ScaledTensorView& x) {
+  return element_bits(x) == 8 && recipe_traits(x.recipe).block_k != 0;
+}
+
+BlockScales block_scales_of_rows(const ScaledTensorView& x) {
+  const RecipeTraits& t = recipe_traits(x.recipe);
+  const bool are_any = t.scale == Format::f32 && !t.power_of_two;
+  const bool are_left = t.family == Family::fp8 && (are_any || t.block_k == 0);
+  return are_left ? BlockScales::left : BlockScales::applied;
 }
 
 quantize_detail::DequantizePlan plan_bf16_rows(const ScaledTensorView& x,

@@ -26,8 +26,12 @@ std::int64_t bf16_rows_bytes(const ScaledTensorView& x);
 
 enum class BlockScales : bool { left, applied };
 
-/// What becomes of A's.
-BlockScales block_scales_of_rows(const ScaledTensorView& a);
+/// Whether elements of eight bits have scales that do not hold for all of K.
+bool has_scales_of_k(const ScaledTensorView& x);
+
+/// What becomes of an operand's: scales in f32, and those that hold for all of K, are left. Powers
+/// of two are applied; in eight bits bf16 lacks the smallest numbers.
+BlockScales block_scales_of_rows(const ScaledTensorView& x);
 
 /// The launch that makes them, and reports numbers that bf16 lacks to `loss`, unless that is null.
 quantize_detail::DequantizePlan plan_bf16_rows(const ScaledTensorView& x,

@@ -98,6 +98,12 @@ inline bool has_scales_of_k(Recipe recipe) {
   return format_traits(t.element).bits == 8 && t.block_k != 0;
 }
 
+/// And these are powers of two.
+inline bool has_powers_of_two_of_k(Recipe recipe) {
+  const RecipeTraits& t = recipe_traits(recipe);
+  return has_scales_of_k(recipe) && (t.power_of_two || t.scale == Format::ue8m0);
+}
+
 /// Pairs of which kernels of many rows with weights in FP4 take A in bf16, where it is converted,
 /// but for A's other blocks of FP8.
 template <class Body>

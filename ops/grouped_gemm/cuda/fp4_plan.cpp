@@ -87,16 +87,15 @@ std::optional<GroupedStep> fp4_tiles_step(const GroupedGemmArguments& x, const c
   const auto stages = fp4_tiles_stages(chip, config, blocks, is_direct, beside);
   if (!stages) return std::nullopt;
   const Tiles tiles =
-      tiles_of(x, tokens, of_dense->params.order.tiles_n, fp4_tiles_band_rows(tokens));
+      tiles_of(x, tokens, of_dense->params.order.dense.tiles_n, fp4_tiles_band_rows(tokens));
   GroupedStep step;
-  step.kernel = fp4_tiles_kernel(of_dense->kernel);
+  step.kernel = static_cast<std::size_t>(of_dense->kernel);
   step.shape = of_dense->shape;
   step.shape.grid = {1, blocks_for(tiles.most, blocks, chip)};
   step.shape.dynamic_shared_bytes = memory_of(config, *stages, is_direct).total + beside;
   step.maps = of_dense->maps;
-  Fp4GroupedParams& p = step.params.emplace<Fp4GroupedParams>();
-  static_cast<Fp4TilesParts&>(p) = of_dense->params;
-  p.order = tiles.order;
+  Fp4TilesParams& p = step.params.emplace<Fp4TilesParams>(of_dense->params);
+  p.order.grouped = tiles.order;
   p.stages = *stages;
   p.is_direct = is_direct;
   set_results(step, p.epilogue, x, static_cast<std::size_t>(Fp4TilesMap::d));

@@ -94,6 +94,17 @@ class HostCopies {
   std::vector<std::vector<std::int32_t>> copies_;
 };
 
+/// Those that a step is launched from.
+runtime::KernelSet& kernels_of(const GroupedStep& step) {
+  if (std::holds_alternative<Fp4TilesParams>(step.params)) {
+    return gemm_detail::fp4_tiles_kernels();
+  }
+  if (std::holds_alternative<BlockScaledParams>(step.params)) {
+    return gemm_detail::block_scaled_kernels();
+  }
+  return kernels();
+}
+
 }  // namespace
 
 void find_tensor_maps(GroupedPlan& plan) {
@@ -108,9 +119,7 @@ void find_tensor_maps(GroupedPlan& plan) {
 void launch_steps(const GroupedPlan& plan, const cuda::Execution& execution) {
   for_each_launch(plan, [&](const auto& part) {
     if constexpr (std::is_same_v<decltype(part), const GroupedStep&>) {
-      const bool is_of_dense = std::holds_alternative<BlockScaledParams>(part.params);
-      runtime::KernelSet& set = is_of_dense ? gemm_detail::block_scaled_kernels() : kernels();
-      const runtime::Kernel& kernel = set.get(part.kernel, plan.architecture);
+      const runtime::Kernel& kernel = kernels_of(part).get(part.kernel, plan.architecture);
       std::visit([&](const auto& params) { cuda::launch(kernel, part.shape, execution, params); },
                  part.params);
     } else {

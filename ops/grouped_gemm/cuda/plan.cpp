@@ -418,9 +418,9 @@ GemmPath GroupedStep::path() const {
     return GemmPath::sm90_fp8;
   }
   if (std::holds_alternative<Fp4FewRowsParams>(params)) return GemmPath::fp4_few_rows;
-  if (std::holds_alternative<Fp4GroupedParams>(params)) {
-    const auto of_dense = static_cast<int>(kernel - fp4_tiles_kernel(0));
-    return is_in_fp8(kFp4TilesKernels[of_dense]) ? GemmPath::sm90_fp8 : GemmPath::sm90_fp4_tiles;
+  if (std::holds_alternative<Fp4TilesParams>(params)) {
+    const Fp4TilesConfig config = kFp4TilesKernels[static_cast<int>(kernel)];
+    return is_in_fp8(config) ? GemmPath::sm90_fp8 : GemmPath::sm90_fp4_tiles;
   }
   if (std::holds_alternative<BlockScaledParams>(params)) return GemmPath::sm120_block_scaled;
   return GemmPath::plain;

@@ -16,10 +16,10 @@
 #include "core/launch_shape.h"
 #include "ops/gemm/cuda/tensor_maps.h"
 #include "ops/gemm/kernels/sm120/block_scaled_params.h"
+#include "ops/gemm/kernels/sm90/fp4_tiles_params.h"
 #include "ops/gemm/path.h"
 #include "ops/grouped_gemm/kernels/copy_rows.cuh"
 #include "ops/grouped_gemm/kernels/fp4_few_rows.cuh"
-#include "ops/grouped_gemm/kernels/fp4_tiles.cuh"
 #include "ops/grouped_gemm/kernels/fp8.cuh"
 #include "ops/grouped_gemm/kernels/fp8_few_rows.cuh"
 #include "ops/grouped_gemm/kernels/plain.cuh"
@@ -29,11 +29,11 @@
 namespace blockscale::grouped_gemm_detail {
 
 /// One launch: a kernel of kernel_specs() with the parameters of its family, or one of dense
-/// products that takes groups too, kBlockScaledKernels.
+/// products that takes groups too: of kFp4TilesKernels or kBlockScaledKernels.
 struct GroupedStep {
   std::size_t kernel = 0;
   LaunchShape shape;
-  std::variant<Fp8GroupedParams, Fp8FewRowsParams, Fp4GroupedParams, Fp4FewRowsParams,
+  std::variant<Fp8GroupedParams, Fp8FewRowsParams, Fp4TilesParams, Fp4FewRowsParams,
                BlockScaledParams, PlainGroupedParams, PlainKGroupedParams, GroupedTransformParams,
                CopyRowsParams>
       params;                               // but for the tensor maps

@@ -1,6 +1,7 @@
 // What plans of products of groups say.
 #include "ops/gemm/cuda/fp4_plan.h"
 #include "ops/gemm/cuda/sm120/block_scaled_plan.h"
+#include "ops/gemm/cuda/sm90/fp4_tiles_plan.h"
 #include "ops/grouped_gemm/cuda/plan.h"
 #include "ops/grouped_gemm/cuda/specs.h"
 
@@ -28,12 +29,12 @@ std::string text_of(const Fp8FewRowsParams& p) {
   return text_of(p.order) + ", K divided among " + std::to_string(1u << p.division_shift) +
          " warps" + (p.source.index != nullptr ? ", A gathered" : "");
 }
-std::string text_of(const Fp4GroupedParams& p) {
-  return text_of(p.order) + ", " + std::to_string(p.stages) + " stages" +
-         (!p.epilogue.d.chunks  ? ""
-          : p.order.map.moves() ? ", rows moved in chunks of 16 bytes"
-          : p.is_direct         ? ", stored as boxes but for last rows, directly"
-                                : ", stored as boxes but for last rows");
+std::string text_of(const Fp4TilesParams& p) {
+  return text_of(p.order.grouped) + ", " + std::to_string(p.stages) + " stages" +
+         (!p.epilogue.d.chunks          ? ""
+          : p.order.grouped.map.moves() ? ", rows moved in chunks of 16 bytes"
+          : p.is_direct                 ? ", stored as boxes but for last rows, directly"
+                                        : ", stored as boxes but for last rows");
 }
 std::string text_of(const Fp4FewRowsParams& p) {
   return text_of(p.order) + ", " + text_of_fp4_division(p) +
@@ -61,15 +62,22 @@ std::string text_of(const CopyRowsParams& p) {
                                    : ", those of groups from all rows in the workspace";
 }
 
+std::string name_of(const GroupedStep& step) {
+  const auto index = static_cast<int>(step.kernel);
+  if (std::holds_alternative<Fp4TilesParams>(step.params)) {
+    return fp4_tiles_kernel_name(kFp4TilesKernels[index]);
+  }
+  if (std::holds_alternative<BlockScaledParams>(step.params)) {
+    return block_scaled_kernel_name(kBlockScaledKernels[index]);
+  }
+  return kernel_name(step.kernel);
+}
+
 }  // namespace
 
 std::string GroupedStep::str() const {
-  const std::string name =
-      std::holds_alternative<BlockScaledParams>(params)
-          ? block_scaled_kernel_name(kBlockScaledKernels[static_cast<int>(kernel)])
-          : kernel_name(kernel);
-  return name + ": at most " + std::to_string(most_tiles) + " tiles of " + std::to_string(rows) +
-         " x " + std::to_string(columns) +
+  return name_of(*this) + ": at most " + std::to_string(most_tiles) + " tiles of " +
+         std::to_string(rows) + " x " + std::to_string(columns) +
          std::visit([](const auto& p) { return text_of(p); }, params) + "; " +
          std::to_string(product(shape.grid)) + " x " + std::to_string(shape.block.x) +
          " threads, " + std::to_string(shape.dynamic_shared_bytes) + " bytes shared" +

@@ -6,11 +6,9 @@
 
 #include "ops/gemm/cuda/fp4_plan.h"
 #include "ops/gemm/cuda/plain_plan.h"
-#include "ops/gemm/cuda/sm90/fp4_tiles_plan.h"
 #include "ops/gemm/cuda/specs.h"
 #include "ops/grouped_gemm/kernels/copy_rows.cuh"
 #include "ops/grouped_gemm/kernels/fp4_few_rows.cuh"
-#include "ops/grouped_gemm/kernels/fp4_tiles.cuh"
 #include "ops/grouped_gemm/kernels/fp8.cuh"
 #include "ops/grouped_gemm/kernels/fp8_few_rows.cuh"
 #include "ops/grouped_gemm/kernels/plain.cuh"
@@ -21,7 +19,7 @@ namespace {
 
 constexpr std::size_t kFp8 = Fp8GroupedKernelList::kCount + 1;
 constexpr std::size_t kFp4FewRows = Fp4GroupedKernelList::kCount;
-constexpr std::size_t kFast = kFp8 + kFp4FewRows + Fp4TilesKernelList::kOfGroups;
+constexpr std::size_t kFast = kFp8 + kFp4FewRows;
 constexpr std::size_t kPlain = 2 * std::size(kPlainGroupedTiles);
 constexpr std::size_t kPlainK = 2 * std::size(kPlainKGroupedTiles);
 
@@ -55,9 +53,6 @@ std::size_t few_rows_kernel() {
 }
 std::size_t fp4_few_rows_kernel(int index) {
   return kFp8 + static_cast<std::size_t>(index);
-}
-std::size_t fp4_tiles_kernel(int index) {
-  return kFp8 + kFp4FewRows + static_cast<std::size_t>(index);
 }
 std::size_t plain_kernel(PlainTile tile, Format form) {
   return kFast + place_in(kPlainGroupedTiles, tile, form);
@@ -105,16 +100,6 @@ std::vector<runtime::KernelSpec> kernel_specs() {
     if (kFp4GroupedKernels[i].is_pair_of_sm120()) {
       specs.push_back(gemm_detail::fp4_spec_for(true, spec));
     }
-  }
-  for (int i = 0; i < kFp4TilesKernels.kOfGroups; ++i) {
-    const Fp4TilesConfig c = kFp4TilesKernels[i];
-    add(runtime::with_parameters<Fp4GroupedParams>(
-        {.name = "grouped_" + gemm_detail::fp4_tiles_kernel_name(c),
-         .header = "ops/grouped_gemm/kernels/fp4_tiles.cuh",
-         .call = "blockscale::fp4_grouped_kernel<" + std::to_string(i) + ">",
-         .threads = fp4_tiles::kThreads,
-         .min_blocks_per_multiprocessor = blocks_per_multiprocessor(c)},
-        "blockscale::Fp4GroupedParams"));
   }
   add_plain<PlainGroupedParams>(kPlainGroupedTiles, "grouped_", "plain_grouped_kernel",
                                 "PlainGroupedParams", any);

@@ -11,11 +11,10 @@
 namespace blockscale::grouped_gemm_detail {
 
 /// Kernels are numbered family by family: FP8 ones as kFp8GroupedKernels, that of few rows, those
-/// of weights in FP4 as kFp4GroupedKernels and kFp4TilesKernels, the plain ones of tiles in both
-/// forms, those of groups of k, the transform, and the copy of rows.
+/// of few rows with weights in FP4 as kFp4GroupedKernels, the plain ones of tiles in both forms,
+/// those of groups of k, the transform, and the copy of rows.
 std::size_t few_rows_kernel();
 std::size_t fp4_few_rows_kernel(int index);
-std::size_t fp4_tiles_kernel(int index);
 std::size_t plain_kernel(PlainTile tile, Format form);
 std::size_t plain_k_kernel(PlainTile tile, Format form);
 std::size_t transform_kernel();

@@ -10,6 +10,10 @@
 
 namespace blockscale::test {
 
+void run_grouped_kernel(std::size_t kernel, const Fp4TilesParams& params) {
+  run_kernel(kernel, params);
+}
+
 void run_grouped_kernel(std::size_t kernel, const BlockScaledParams& params) {
   run_kernel(kernel, params);
 }

@@ -9,11 +9,10 @@
 
 namespace blockscale::test {
 
-/// A kernel of grouped_gemm_detail::kernel_specs() as a host function: each family's has a file of
-/// its own.
+/// A kernel of a step as a host function: each family's has a file of its own.
 void run_grouped_kernel(std::size_t kernel, const Fp8GroupedParams& params);
 void run_grouped_kernel(std::size_t kernel, const Fp8FewRowsParams& params);
-void run_grouped_kernel(std::size_t kernel, const Fp4GroupedParams& params);
+void run_grouped_kernel(std::size_t kernel, const Fp4TilesParams& params);
 void run_grouped_kernel(std::size_t kernel, const Fp4FewRowsParams& params);
 void run_grouped_kernel(std::size_t kernel, const BlockScaledParams& params);
 void run_grouped_kernel(std::size_t kernel, const PlainGroupedParams& params);

@@ -1,4 +1,4 @@
-// The kernels of groups with weights in FP4 as host functions.
+// The kernels of groups of few rows with weights in FP4 as host functions.
 #include "ops/grouped_gemm/cuda/specs.h"
 #include "ops/grouped_gemm/test/emulation.h"
 
@@ -15,22 +15,9 @@ void run(std::size_t kernel, const Fp4FewRowsParams& params) {
   }
 }
 
-template <int kIndex = 0>
-void run(std::size_t kernel, const Fp4GroupedParams& params) {
-  if constexpr (kIndex < kFp4TilesKernels.kOfGroups) {
-    if (kernel == grouped_gemm_detail::fp4_tiles_kernel(kIndex)) {
-      return fp4_grouped_kernel<kIndex>(params);
-    }
-    run<kIndex + 1>(kernel, params);
-  }
-}
-
 }  // namespace
 
 void run_grouped_kernel(std::size_t kernel, const Fp4FewRowsParams& params) {
-  run(kernel, params);
-}
-void run_grouped_kernel(std::size_t kernel, const Fp4GroupedParams& params) {
   run(kernel, params);
 }
 

@@ -116,7 +116,7 @@ TEST(EmulatedFp4GroupTiles, RowsDoNotDependOnTheOthers) {
 
 /// What a kernel that is wrong in one place gives.
 TEST(EmulatedFp4GroupTiles, MutantsAreRejected) {
-  using Change = void (*)(Fp4GroupedParams&);
+  using Change = void (*)(Fp4TilesParams&);
   const std::pair<const char*, Change> mutants[] = {
       {"none", [](auto&) {}},
       {"a stage of K is left out", [](auto& p) { --p.k_stages; }},
@@ -143,7 +143,7 @@ TEST(EmulatedFp4GroupTiles, MutantsAreRejected) {
       const GroupedGemmArguments x = problem.validated();
       auto step = grouped_gemm_detail::fp4_tiles_step(x, chip);
       ASSERT_TRUE(step);
-      auto& p = std::get<Fp4GroupedParams>(step->params);
+      auto& p = std::get<Fp4TilesParams>(step->params);
       EXPECT_EQ(p.is_direct, dtype == Format::bf16);
       change(p);
       const emulator::Report report =

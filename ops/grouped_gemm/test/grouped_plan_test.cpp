@@ -59,15 +59,15 @@ TEST(GroupedPlan, KernelsFollowOperandsAndRows) {
   EXPECT_THAT(plan_text({.a = Recipe::bf16, .b = Recipe::nvfp4, .rows = many}),
               HasSubstr("grouped_gemm_plain_64x64_bf16:"));  // rows of half a piece
   EXPECT_THAT(plan_text({.a = Recipe::f16, .b = Recipe::nvfp4, .rows = few, .k = 64}),
-              HasSubstr("grouped_gemm_tiles_nvfp4_f16_64x128:"));
+              HasSubstr("gemm_tiles_nvfp4_f16_64x128:"));
   EXPECT_THAT(plan_text({.a = Recipe::bf16, .b = Recipe::mxfp4, .rows = {70, 73}, .k = 64}),
-              HasSubstr("grouped_gemm_tiles_mxfp4_bf16_128x128:"));
+              HasSubstr("gemm_tiles_mxfp4_bf16_128x128:"));
   EXPECT_THAT(
       plan_text({.a = Recipe::bf16, .b = Recipe::mxfp4, .rows = {400}, .k = 64, .gathered = true}),
       ::testing::AllOf(HasSubstr("those of groups gathered to the workspace"),
-                       HasSubstr("grouped_gemm_tiles_mxfp4_bf16_256x128:")));
+                       HasSubstr("gemm_tiles_mxfp4_bf16_256x128:")));
   EXPECT_THAT(plan_text({.a = Recipe::fp8_row, .b = Recipe::mxfp4, .rows = {400}, .k = 256}),
-              HasSubstr("grouped_gemm_tiles_mxfp4_e4m3_256x128:"));
+              HasSubstr("gemm_tiles_mxfp4_e4m3_256x128:"));
   EXPECT_THAT(plan_text({.a = Recipe::fp8_1x128, .b = Recipe::mxfp4, .rows = {400}, .k = 256}),
               HasSubstr("grouped_gemm_plain_64x64_bf16:"));
   EXPECT_THAT(plan_text({.rows = many}, cuda::chip_named("B200")),
@@ -159,7 +159,7 @@ TEST(GroupedPlan, FewRowsOfFp4) {
   const GroupedGemmArguments long_rows =
       imagined_grouped_gemm(2, 4, 16, 1 << 18, Recipe::bf16, Recipe::mxfp4, Format::bf16);
   EXPECT_THAT(cuda::describe_grouped_gemm(long_rows, chip),
-              HasSubstr("grouped_gemm_tiles_mxfp4_bf16_64x128:"));
+              HasSubstr("gemm_tiles_mxfp4_bf16_64x128:"));
 }
 
 /// By the kernels of dense products, or by plain ones, which have what those lack.

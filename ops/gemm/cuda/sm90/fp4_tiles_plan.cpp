@@ -91,10 +91,11 @@ double cost_of(const Sizes& size, const cuda::Chip& chip, const Fp4TilesConfig& 
 /// Whether a product of plain B, or of B that becomes it, is expected to take less time than by a
 /// plain kernel. In picoseconds of an H200 (docs/log/gemm-fp4.md, version 15): for a weight, to
 /// read it and, where it is converted, to write it and read it again; for each of a tile's rows, as
-/// cuBLAS multiplies, and as plain kernels do at best; for a launch more.
+/// cuBLAS multiplies, and as plain kernels do at best; what these take at least beside weights that
+/// would be converted, up to some rows; for a launch more.
 bool outruns_plain_kernel(const GemmArguments& x, bool converts_a, bool converts_b) {
   constexpr double kWeight = 0.4, kConvertedWeight = 1.2, kRow = 2.67e-3, kPlainRow = 11e-3;
-  constexpr double kLaunch = 2e6;
+  constexpr double kPlainLeast = 0.9, kPlainLeastRow = 40e-3, kPlainMost = 3.5, kLaunch = 2e6;
   const std::int64_t tile = kFp4TilesTokens[1];  // the least of plain B
   const auto rows = static_cast<double>(x.d.rows);
   const auto tile_rows = static_cast<double>(ceil_div(x.d.rows, tile) * tile);
@@ -102,7 +103,8 @@ bool outruns_plain_kernel(const GemmArguments& x, bool converts_a, bool converts
                          static_cast<double>(x.d.batch);
   const double launches = (converts_a ? 1 : 0) + (converts_b ? 2 : 0);  // B's and the fallback
   const double of_weight = (converts_b ? kConvertedWeight : kWeight) + kRow * tile_rows;
-  return weights * of_weight + launches * kLaunch < weights * kPlainRow * rows;
+  const double least = converts_b ? std::min(kPlainLeast + kPlainLeastRow * rows, kPlainMost) : 0;
+  return weights * of_weight + launches * kLaunch < weights * std::max(least, kPlainRow * rows);
 }
 
 /// The product of the operands themselves behind that of converted ones; none where D has no
@@ -165,7 +167,7 @@ Fp4TilesParams params_of(const GemmArguments& x, const Sizes& size, std::int64_t
   p.a_batched = x.a.batch > 1;
   p.b_batched = x.b.batch > 1;
   p.epilogue = epilogue_of(x);
-  p.order =
+  p.order.dense =
       DenseOrder(static_cast<std::uint32_t>(ceil_div(x.d.rows, d.tokens)),
                  static_cast<std::uint32_t>(size.tiles_n), static_cast<std::uint32_t>(size.batch),
                  fp4_tiles_band_rows(d.tokens), static_cast<std::uint32_t>(x.d.rows));
@@ -175,19 +177,14 @@ Fp4TilesParams params_of(const GemmArguments& x, const Sizes& size, std::int64_t
   return p;
 }
 
-/// Whether sums take the scales of `a` for each kPromotedK of k, or each 32.
-bool has_scales_of_k(const ScaledTensorView& a) {
-  const RecipeTraits& t = recipe_traits(a.recipe);
-  return format_traits(t.element).bits == 8 && t.block_k != 0;
-}
-
 /// Gives sums what the converted rows of `a` have left.
 void take_scales_of_a(const ScaledTensorView& a, Fp4TilesParams& p) {
-  if (has_scales_of_k(a)) {
-    p.a_scales = scales_of_operand(a);
-    p.a_scales_of_32 = recipe_traits(a.recipe).block_k == 32;
-  } else if (recipe_traits(a.recipe).family == Family::fp8) {
-    leave_row_scales(a, p.epilogue);
+  if (block_scales_of_rows(a) == BlockScales::left) {
+    if (has_scales_of_k(a)) {
+      p.a_scales = scales_of_operand(a);
+    } else {
+      leave_row_scales(a, p.epilogue);
+    }
   }
   p.a_tensor_scale = tensor_scale_of(a);
 }
@@ -231,7 +228,9 @@ std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& validated, const
   const bool in_fp8 = division ? division->in_fp8 : takes_rows_in_fp8(x);
   if (in_fp8 && !takes_rows_in_fp8(x)) return std::nullopt;
   const bool converts = !in_fp8 && has_bf16_rows(x.a);
-  const bool promotes = converts && has_scales_of_k(x.a);
+  const bool has_left = converts && block_scales_of_rows(x.a) == BlockScales::left;
+  const bool promotes = has_left && has_scales_of_k(x.a);
+  const bool may_lose = converts && !has_left && has_scales_of_k(x.a);  // of A
   const bool converts_b = has_bf16_weights(x.b);
   const std::int64_t bytes_of_a = converts ? bf16_rows_bytes(x.a) : 0;
   const std::int64_t bytes_of_b = converts_b ? bf16_rows_bytes(x.b) : 0;
@@ -239,6 +238,7 @@ std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& validated, const
   if (converts) x.a = bf16_rows_of(x.a, nullptr);
   if (converts_b) x.b = bf16_rows_of(x.b, nullptr);
   if (!takes_fp4_tiles(x, chip)) return std::nullopt;
+  if (may_lose && x.batch_invariant) return std::nullopt;  // by which kernel depends on all rows
   if (is_plain(x.b.recipe) && !division &&
       (x.batch_invariant || !outruns_plain_kernel(x, converts, converts_b))) {
     return std::nullopt;
@@ -258,22 +258,23 @@ std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& validated, const
   plan.architecture = chip.architecture;
   plan.params = params_of(x, size, stage_k, *division);
   plan.workspace_bytes = bytes_of_a + bytes_of_b;
-  if (converts_b) {
+  if (converts_b || may_lose) {
     auto* const loss = static_cast<ConversionLoss*>(byte_at(workspace, plan.workspace_bytes));
     plan.workspace_bytes += std::int64_t{sizeof *loss};
     plan.params.loss = loss;
-    plan.b_conversion = plan_bf16_rows(validated.b, x.b, BlockScales::applied, chip, loss);
     plan.fallback = fallback_of(validated, chip, loss);
   }
-  if (converts) {
-    const BlockScales scales = block_scales_of_rows(validated.a);
-    plan.conversion = plan_bf16_rows(validated.a, x.a, scales, chip, plan.params.loss);
-  }
+  const auto conversion_of = [&](const ScaledTensorView& from, const ScaledTensorView& to) {
+    return plan_bf16_rows(from, to, block_scales_of_rows(from), chip, plan.params.loss);
+  };
+  if (converts_b) plan.b_conversion = conversion_of(validated.b, x.b);
+  if (converts) plan.conversion = conversion_of(validated.a, x.a);
   if (converts || in_fp8) take_scales_of_a(validated.a, plan.params);
   const bool is_direct = division->blocks_k == 1 && stores_directly(plan.params.epilogue);
   const std::optional<std::uint32_t> stages = stages_of(chip, config, alone, is_direct);
   if (!stages) return std::nullopt;
   plan.params.is_direct = is_direct;
+  plan.params.is_f16 = x.b.recipe == Recipe::f16;
   plan.params.fast_accumulation = in_fp8 && x.fast_accumulation;
   plan.params.stages = *stages;
   // Rows that A does not have come as 0: numbers of all kinds would make their quotients slow.
@@ -297,9 +298,10 @@ std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& validated, const
 }
 
 std::string fp4_tiles_kernel_name(const Fp4TilesConfig& c) {
-  return std::string("gemm_tiles_") + recipe_traits(c.b).name + "_" + format_traits(c.form).name +
-         "_" + std::to_string(c.tokens) + "x" + std::to_string(kTileRows) +
-         (c.promotes ? "_promoted" : "");
+  const std::string of_codes =
+      recipe_traits(c.b).name + ("_" + std::string(format_traits(c.form).name));
+  return "gemm_tiles_" + (has_codes(c) ? of_codes : "plain") + "_" + std::to_string(c.tokens) +
+         "x" + std::to_string(kTileRows) + (c.promotes ? "_promoted" : "");
 }
 
 GemmPath Fp4TilesPlan::path() const {
@@ -313,8 +315,8 @@ std::string Fp4TilesPlan::str() const {
   std::string text;
   if (conversion) text = "A in bf16 in the workspace by " + conversion->str();
   if (b_conversion) text += "B in bf16 in the workspace by " + b_conversion->str();
-  text += fp4_tiles_kernel_name(config) + ": " + std::to_string(p.order.tiles) + " tiles of " +
-          std::to_string(config.tokens) + " x " + std::to_string(kTileRows) + ", " +
+  text += fp4_tiles_kernel_name(config) + ": " + std::to_string(p.order.dense.tiles) +
+          " tiles of " + std::to_string(config.tokens) + " x " + std::to_string(kTileRows) + ", " +
           std::to_string(p.k_stages) + " stages of " + std::to_string(fp4_tiles::stage_k(config)) +
           " of K";
   if (p.blocks_k > 1) {

@@ -118,7 +118,7 @@ class Multiplier {
         begin(products, x, false);
         if (++k == k_end || k % kBlock == 0 || !next_has_factors()) {
           end<0>(products, x);
-          promote(sums, products, x.place, 0);
+          promote(sums, products, x.place);
           leave();
           break;
         }
@@ -128,7 +128,7 @@ class Multiplier {
         const bool goes_on = ++k != k_end && next_has_factors();
         if (goes_on) take(x, true, true);
         end<0>(products, y);
-        promote(sums, products, y.place, 0);
+        promote(sums, products, y.place);
         if (!goes_on) leave();
         leave();
         if (!goes_on) break;
@@ -136,27 +136,8 @@ class Multiplier {
     }
   }
 
-  /// The same over `count` stages, each block of 32 of which is summed from 0.
-  BLOCKSCALE_DEVICE void multiply_blocks(uint32_t count, uint32_t rows, Sums& sums) {
-    BLOCKSCALE_UNROLL
-    for (int i = 0; i < Sums::kValues; ++i) sums.set(i, 0);
-    Stage x;
-    Sums products;
-    BLOCKSCALE_NO_UNROLL
-    for (; count != 0; --count) {
-      if (next_has_factors()) {
-        take(x, true, false);
-        add_block<0>(sums, x, products);
-        add_block<1>(sums, x, products);
-      } else {
-        take(x, false, false);
-        add_blocks(sums, x, rows);
-      }
-      leave();
-    }
-  }
-
   /// The same of plain B, whose stages are left as those of `multiply` are.
+  template <ptx::WgmmaElement kOfBoth>
   BLOCKSCALE_DEVICE void multiply_plain(uint32_t count, Sums& sums) {
     BLOCKSCALE_UNROLL
     for (int i = 0; i < Sums::kValues; ++i) sums.set(i, 0);
@@ -172,7 +153,7 @@ class Multiplier {
       ptx::wgmma_fence(sums);
       BLOCKSCALE_UNROLL
       for (uint32_t step = 0; step < kSteps; ++step) {
-        ptx::wgmma_mma_async<kElement, kElement>(sums, b + step * 32, a + step * 32, true);
+        ptx::wgmma_mma_async<kOfBoth, kOfBoth>(sums, b + step * 32, a + step * 32, true);
       }
       ptx::wgmma_commit_group();
       ptx::wgmma_wait_group<1>();
@@ -252,26 +233,17 @@ class Multiplier {
     }
   }
 
-  /// Begins the products of a stage, or of some of its steps, behind those of the one before.
-  /// `goes_on`: adds them to the sums.
-  template <uint32_t kFirst = 0, uint32_t kCount = kSteps>
+  /// Begins the products of a stage, behind those of the one before. `goes_on`: adds them to the
+  /// sums.
   BLOCKSCALE_DEVICE void begin(Sums& sums, Stage& x, bool goes_on = true) {
     const ptx::WgmmaDescriptor a =
         ptx::wgmma_descriptor(shared_.a(x.place), TensorMapSwizzle::bytes_128);
     ptx::wgmma_fence(sums, x.b[0], x.b[1], x.b[2], x.b[3]);
     BLOCKSCALE_UNROLL
-    for (uint32_t i = kFirst; i < kFirst + kCount; ++i) {
-      ptx::wgmma_mma_async<kElement, kElement>(sums, x.b[i], a + i * 32, goes_on || i > kFirst);
+    for (uint32_t i = 0; i < kSteps; ++i) {
+      ptx::wgmma_mma_async<kElement, kElement>(sums, x.b[i], a + i * 32, goes_on || i > 0);
     }
     ptx::wgmma_commit_group();
-  }
-
-  /// Adds the products of a block of 32 of k of a stage, times A's scales.
-  template <uint32_t kBlock>
-  BLOCKSCALE_DEVICE void add_block(Sums& sums, Stage& x, Sums& products) {
-    begin<2 * kBlock, 2>(products, x, false);
-    end<0>(products, x);
-    promote(sums, products, x.place, kBlock);
   }
 
   /// Adds the products of a stage that has numbers without scales: of blocks of 32 of k, by
@@ -302,7 +274,7 @@ class Multiplier {
                                     {{pair(2 * step), pair(2 * step + 1)}});
         }
         if constexpr (kConfig.promotes) {
-          const auto of_a = a_scales(x.place, block, first);
+          const auto of_a = a_scales(x.place, first);
           BLOCKSCALE_UNROLL
           for (int i = 0; i < 4; ++i) {
             products.value[i] = ptx::mul_rn(products.value[i], of_a.at[i % 2]);
@@ -317,19 +289,17 @@ class Multiplier {
     }
   }
 
-  /// A's scales of a block of a stage, of the thread's two columns of eight tokens from `first` on.
-  BLOCKSCALE_DEVICE device::Vector<float, 2> a_scales(uint32_t stage, uint32_t block,
-                                                      int first) const {
+  /// A's scales of a stage, of the thread's two columns of eight tokens from `first` on.
+  BLOCKSCALE_DEVICE device::Vector<float, 2> a_scales(uint32_t stage, int first) const {
     return ptx::ld_shared<device::Vector<float, 2>>(
-        shared_.a_scales(stage, block, static_cast<uint32_t>(first) + ptx::laneid() % 4 * 2));
+        shared_.a_scales(stage, static_cast<uint32_t>(first) + ptx::laneid() % 4 * 2));
   }
 
   /// Adds products, which have ended, times A's scales.
-  BLOCKSCALE_DEVICE void promote(Sums& sums, const Sums& products, uint32_t stage,
-                                 uint32_t block) const {
+  BLOCKSCALE_DEVICE void promote(Sums& sums, const Sums& products, uint32_t stage) const {
     BLOCKSCALE_UNROLL
     for (int i = 0; i < Sums::kValues; i += 4) {
-      const auto scales = a_scales(stage, block, 2 * i);
+      const auto scales = a_scales(stage, 2 * i);
       BLOCKSCALE_UNROLL
       for (int j = i; j < i + 4; ++j) {
         sums.set(j, ptx::fma_rn(products.get(j), scales.at[j % 2], sums.get(j)));
@@ -360,47 +330,48 @@ struct MultiplierOf<kConfig> {
   using Type = Fp8Multiplier<kConfig>;
 };
 
-template <Fp4TilesConfig kConfig, class Work>
-BLOCKSCALE_DEVICE void load(const Work& work, const Shared<kConfig>& shared, uint32_t warp) {
+template <Fp4TilesConfig kConfig>
+BLOCKSCALE_DEVICE void load(const Work<kConfig>& work, const Shared<kConfig>& shared,
+                            uint32_t warp) {
   if constexpr (!has_codes(kConfig)) {
     if (warp == 0) load_plain(work, shared);
-  } else if (kConfig.promotes && work.p.a_scales.bytes) {
-    Loader<kConfig, Work, true>(work, shared, warp).run();
   } else {
-    Loader<kConfig, Work, false>(work, shared, warp).run();
+    Loader<kConfig>(work, shared, warp).run();
   }
   if (!work.divides_k()) return;
   // The cluster, whose barrier is of all threads, has one tile.
   ptx::bar_warp_sync(ptx::kFullMask);
   BLOCKSCALE_NO_UNROLL
-  for (uint32_t i = 0; i < 2 * Storer<kConfig, Work>::kTurns; ++i) {
+  for (uint32_t i = 0; i < 2 * Storer<kConfig>::kTurns; ++i) {
     ptx::barrier_cluster_arrive();
     ptx::barrier_cluster_wait();
   }
 }
 
-template <Fp4TilesConfig kConfig, class Work>
-BLOCKSCALE_DEVICE void multiply(const Work& work, const Shared<kConfig>& shared, uint32_t warp) {
+template <Fp4TilesConfig kConfig>
+BLOCKSCALE_DEVICE void multiply(const Work<kConfig>& work, const Shared<kConfig>& shared,
+                                uint32_t warp) {
   typename MultiplierOf<kConfig>::Type multiplier(shared, warp);
-  const Storer<kConfig, Work> store(work, shared, warp);
-  const DirectStorer<kConfig, Work> store_directly(work, shared, warp);
+  const Storer<kConfig> store(work, shared, warp);
+  const DirectStorer<kConfig> store_directly(work, shared, warp);
+  const uint32_t stages = work.k_end - work.k_begin;
   BLOCKSCALE_NO_UNROLL
   for (uint32_t index = work.first; index < work.tiles.count(); index += work.step) {
-    typename Storer<kConfig, Work>::Sums sums;
+    typename Storer<kConfig>::Sums sums;
     const Tile tile = work.tiles.tile(index);
     const uint32_t rows = tile.end_row - tile.first_row;
     if constexpr (is_in_fp8(kConfig)) {
-      multiplier.multiply(work.k_end - work.k_begin, rows, work.p.fast_accumulation, sums);
+      multiplier.multiply(stages, rows, work.p.fast_accumulation, sums);
     } else if constexpr (!has_codes(kConfig)) {
-      multiplier.multiply_plain(work.k_end - work.k_begin, sums);
-    } else if constexpr (kConfig.promotes) {
-      if (work.p.a_scales_of_32) {
-        multiplier.multiply_blocks(work.k_end - work.k_begin, rows, sums);
+      if (work.p.is_f16) {
+        multiplier.template multiply_plain<ptx::WgmmaElement::f16>(stages, sums);
       } else {
-        multiplier.multiply_promoted(work.k_begin, work.k_end, rows, sums);
+        multiplier.template multiply_plain<ptx::WgmmaElement::bf16>(stages, sums);
       }
+    } else if constexpr (kConfig.promotes) {
+      multiplier.multiply_promoted(work.k_begin, work.k_end, rows, sums);
     } else {
-      multiplier.multiply(work.k_end - work.k_begin, rows, sums);
+      multiplier.multiply(stages, rows, sums);
     }
     if (work.p.is_direct) {
       store_directly(sums, tile);
@@ -413,11 +384,11 @@ BLOCKSCALE_DEVICE void multiply(const Work& work, const Shared<kConfig>& shared,
 
 }  // namespace fp4_tiles
 
-template <Fp4TilesConfig kConfig, class Order = DenseOrder>
-BLOCKSCALE_DEVICE void fp4_tiles_kernel(const Fp4TilesParamsOf<Order>& p) {
+template <Fp4TilesConfig kConfig>
+BLOCKSCALE_DEVICE void fp4_tiles_kernel(const Fp4TilesParams& p) {
   using namespace fp4_tiles;
   const Shared<kConfig> shared(p.stages, p.is_direct);
-  Work<kConfig, Order> work(p, shared.of_order());
+  Work<kConfig> work(p, shared.of_order());
   const uint32_t warp = device::warp_index();
   if (warp == 0) {
     if (ptx::elect_sync()) {
@@ -430,9 +401,7 @@ BLOCKSCALE_DEVICE void fp4_tiles_kernel(const Fp4TilesParamsOf<Order>& p) {
   ptx::barrier_sync_all();
   ptx::griddepcontrol_wait();
   ptx::griddepcontrol_launch_dependents();
-  if constexpr (!has_codes(kConfig)) {
-    if (p.loss != nullptr && conversion_loss::pass_on(p.loss)) return;
-  }
+  if (p.loss != nullptr && conversion_loss::pass_on(p.loss)) return;
   work.tiles.begin();
   if (warp < 4) {
     ptx::setmaxnreg_dec<loader_registers(kConfig)>();

@@ -10,11 +10,10 @@
 namespace blockscale {
 
 struct Fp4TilesConfig {
-  Recipe b = Recipe::nvfp4;    // or mxfp4, or plain, of `form`
-  Format form = Format::bf16;  // A's elements, and what B's become; e4m3 beside mxfp4
+  Recipe b = Recipe::nvfp4;    // or mxfp4, or plain: bf16, or f16, as a launch says
+  Format form = Format::bf16;  // A's elements, and what codes become; e4m3 beside mxfp4
   int tokens = 256;            // rows of A in a tile: wgmma's columns
-  /// Products of each kPromotedK of k, or of 32, take A's scale of the row and these before f32
-  /// adds them up.
+  /// Products of each kPromotedK of k take A's scale of the row and these before f32 adds them up.
   bool promotes = false;
 
   friend BLOCKSCALE_HD constexpr bool operator==(const Fp4TilesConfig&,
@@ -119,8 +118,7 @@ BLOCKSCALE_HD constexpr Fp4TilesMemory memory_of(const Fp4TilesConfig& c, uint32
   using namespace fp4_tiles;
   Fp4TilesMemory m{};
   m.a_scales = Fp4TilesMemory::kScales + stages * scale_rows_of(c) * kTileRows * kRowWords * 4;
-  const uint32_t a_scale_bytes =
-      c.promotes ? stages * (kStageK / 32) * static_cast<uint32_t>(c.tokens) * 4 : 0;
+  const uint32_t a_scale_bytes = c.promotes ? stages * static_cast<uint32_t>(c.tokens) * 4 : 0;
   m.operands = (m.a_scales + a_scale_bytes + 1023) / 1024 * 1024;
   m.b_offset = static_cast<uint32_t>(c.tokens) * kRowBytesA;
   m.stage_bytes = m.b_offset + kTileRows * row_bytes_of_b(c);
@@ -130,26 +128,22 @@ BLOCKSCALE_HD constexpr Fp4TilesMemory memory_of(const Fp4TilesConfig& c, uint32
   return m;
 }
 
-/// Groups have the first kOfGroups of them.
 inline constexpr struct Fp4TilesKernelList {
-  static constexpr int kIn16Bits = 12, kOfGroups = kIn16Bits + 3, kOfCodes = kOfGroups + 4,
-                       kCount = kOfCodes + 4;
+  // Those in 16 bits come first, then those in FP8, those that promote, and those of plain B.
+  static constexpr int kIn16Bits = 12, kOfSums = kIn16Bits + 3, kOfCodes = kOfSums + 4,
+                       kCount = kOfCodes + 2;
 
   BLOCKSCALE_HD constexpr Fp4TilesConfig operator[](int i) const {
-    if (i >= kOfCodes) {
-      const Format form = (i - kOfCodes) / 2 == 0 ? Format::bf16 : Format::f16;
-      return {
-          .b = plain_recipe(form), .form = form, .tokens = kFp4TilesTokens[1 + (i - kOfCodes) % 2]};
-    }
-    if (i >= kOfGroups) {  // of two accumulators, each of 128 rows of A at most
-      return {.b = (i - kOfGroups) / 2 == 0 ? Recipe::nvfp4 : Recipe::mxfp4,
-              .tokens = kFp4TilesTokens[(i - kOfGroups) % 2],
-              .promotes = true};
+    constexpr Recipe kOfB[] = {Recipe::nvfp4, Recipe::mxfp4};
+    if (i >= kOfCodes) return {.b = Recipe::bf16, .tokens = kFp4TilesTokens[1 + i - kOfCodes]};
+    if (i >= kOfSums) {  // of two accumulators, each of 128 rows of A at most
+      const int own = i - kOfSums;
+      return {.b = kOfB[own / 2], .tokens = kFp4TilesTokens[own % 2], .promotes = true};
     }
     if (i >= kIn16Bits) {
       return {.b = Recipe::mxfp4, .form = Format::e4m3, .tokens = kFp4TilesTokens[i - kIn16Bits]};
     }
-    return {.b = i / 6 == 0 ? Recipe::nvfp4 : Recipe::mxfp4,
+    return {.b = kOfB[i / 6],
             .form = i / 3 % 2 == 0 ? Format::bf16 : Format::f16,
             .tokens = kFp4TilesTokens[i % 3]};
   }
@@ -157,10 +151,10 @@ inline constexpr struct Fp4TilesKernelList {
   BLOCKSCALE_HD constexpr int find(Recipe a, Recipe b, int tokens, bool promotes) const {
     for (int i = 0; i < kCount; ++i) {
       const Fp4TilesConfig c = (*this)[i];
-      const Recipe of_a = is_in_fp8(c) ? Recipe::fp8_row : plain_recipe(c.form);
-      if (c.b == b && of_a == a && c.tokens == tokens && c.promotes == promotes) {
-        return i;
-      }
+      const bool takes =
+          !has_codes(c) ? a == b && (b == Recipe::bf16 || b == Recipe::f16)
+                        : b == c.b && a == (is_in_fp8(c) ? Recipe::fp8_row : plain_recipe(c.form));
+      if (takes && c.tokens == tokens && c.promotes == promotes) return i;
     }
     return -1;
   }

@@ -18,19 +18,16 @@
 namespace blockscale::fp4_tiles {
 
 /// What a block has to do: some of the tiles, and of each its part of K.
-template <Fp4TilesConfig kConfig, class OrderOfTiles>
+template <Fp4TilesConfig kConfig>
 struct Work {
-  using Order = OrderOfTiles;
-  using Params = Fp4TilesParamsOf<Order>;
-
-  const Params& p;
+  const Fp4TilesParams& p;
   uint32_t first, step;     // tiles
   uint32_t rank;            // in the cluster
   uint32_t k_begin, k_end;  // stages
-  BlockTiles<Order, static_cast<uint32_t>(kConfig.tokens)> tiles;
+  BlockTiles<DenseOrGroupedOrder, static_cast<uint32_t>(kConfig.tokens)> tiles;
 
   /// `shared` is the order's.
-  BLOCKSCALE_DEVICE Work(const Params& params, ptx::SharedAddress shared)
+  BLOCKSCALE_DEVICE Work(const Fp4TilesParams& params, ptx::SharedAddress shared)
       : p(params),
         first(ptx::ctaid_y()),
         step(ptx::nctaid_y()),
@@ -42,11 +39,10 @@ struct Work {
     if (k_end > p.k_stages) k_end = p.k_stages;
   }
 
-  /// Whether the block is one of several of a cluster, which then has one tile: as none is of tiles
-  /// that are not known at launch.
-  BLOCKSCALE_DEVICE bool divides_k() const { return Order::kIsKnownAtLaunch && p.blocks_k > 1; }
+  /// Whether the block is one of several of a cluster, which then has one tile.
+  BLOCKSCALE_DEVICE bool divides_k() const { return p.blocks_k > 1; }
   BLOCKSCALE_DEVICE RowSpan span(const Tile& tile) const {
-    return {tile.end_row, Order::kGroupsAreMatrices, p.order.matrix_of(tile), tile.group};
+    return {tile.end_row, p.order.groups_are_matrices(), p.order.matrix_of(tile), tile.group};
   }
 };
 
@@ -82,11 +78,9 @@ struct Shared {
   BLOCKSCALE_DEVICE ptx::SharedAddress factors(uint32_t stage, uint32_t row) const {
     return scales(stage, row + kTileRows);
   }
-  /// Of A, whose rows are the tile's tokens, and of a block of 32 of the stage's k.
-  BLOCKSCALE_DEVICE ptx::SharedAddress a_scales(uint32_t stage, uint32_t block,
-                                                uint32_t token) const {
-    const uint32_t row = stage * (kStageK / 32) + block;
-    return base + (memory.a_scales + (row * static_cast<uint32_t>(kConfig.tokens) + token) * 4);
+  /// Of A, whose rows are the tile's tokens.
+  BLOCKSCALE_DEVICE ptx::SharedAddress a_scales(uint32_t stage, uint32_t token) const {
+    return base + (memory.a_scales + (stage * static_cast<uint32_t>(kConfig.tokens) + token) * 4);
   }
   /// Of MX: a word for each 32 rows, kOwnFactors where one of their scales has none.
   BLOCKSCALE_DEVICE ptx::SharedAddress has_factors(uint32_t stage, uint32_t of_rows) const {
@@ -116,8 +110,8 @@ struct Shared {
 };
 
 /// Begins the copies of a stage's operands. By one thread.
-template <Fp4TilesConfig kConfig, class Work>
-BLOCKSCALE_DEVICE void copy_operands(const Work& work, const Shared<kConfig>& shared,
+template <Fp4TilesConfig kConfig>
+BLOCKSCALE_DEVICE void copy_operands(const Work<kConfig>& work, const Shared<kConfig>& shared,
                                      uint32_t stage, const Tile& tile, uint32_t k) {
   const auto& p = work.p;
   constexpr uint32_t kBytesB = row_bytes_of_b(kConfig);
@@ -138,8 +132,8 @@ BLOCKSCALE_DEVICE void copy_operands(const Work& work, const Shared<kConfig>& sh
 }
 
 /// By one warp, where B is plain: there are no scales to be loaded.
-template <Fp4TilesConfig kConfig, class Work>
-BLOCKSCALE_DEVICE void load_plain(const Work& work, const Shared<kConfig>& shared) {
+template <Fp4TilesConfig kConfig>
+BLOCKSCALE_DEVICE void load_plain(const Work<kConfig>& work, const Shared<kConfig>& shared) {
   device::StagePlace place;
   BLOCKSCALE_NO_UNROLL
   for (uint32_t i = work.first; i < work.tiles.count(); i += work.step) {
@@ -156,11 +150,10 @@ BLOCKSCALE_DEVICE void load_plain(const Work& work, const Shared<kConfig>& share
 
 /// By the warps that load codes: each brings the scales of 32 rows of B as factors, and the first
 /// one begins the copies of operands. A lane has a row's scales of the next stages on their way.
-/// kBytesOfA: A's, where sums take them, are bytes, else f32. (A branch between loads would wait.)
-template <Fp4TilesConfig kConfig, class Work, bool kBytesOfA>
+template <Fp4TilesConfig kConfig>
 class Loader {
  public:
-  BLOCKSCALE_DEVICE Loader(const Work& work, const Shared<kConfig>& shared, uint32_t warp)
+  BLOCKSCALE_DEVICE Loader(const Work<kConfig>& work, const Shared<kConfig>& shared, uint32_t warp)
       : work_(work), shared_(shared), warp_(warp) {}
 
   BLOCKSCALE_DEVICE void run() {
@@ -181,14 +174,13 @@ class Loader {
  private:
   static constexpr uint32_t kTokens = static_cast<uint32_t>(kConfig.tokens);
   static constexpr uint32_t kPieces = stage_k(kConfig) / kPieceK;
-  static constexpr uint32_t kBlocks = kStageK / 32;  // that have a scale of A
   static constexpr bool kIsNvfp4 = Shared<kConfig>::kIsNvfp4;
   static constexpr uint32_t kPieceBytes = kIsNvfp4 ? 2 : 1;
   static constexpr uint32_t kOne = kIsNvfp4 ? 0x3838 : 127;  // of pieces that there are not
 
   struct Scales {
     uint32_t at[kPieces];
-    uint32_t of_a[kBlocks];  // where sums take them
+    uint32_t of_a;  // where sums take them
   };
   static constexpr uint32_t kScaleRows = scale_rows_of(kConfig);
   /// A row's scales of kScaleStages stages side by side.
@@ -251,19 +243,12 @@ class Loader {
     if constexpr (kConfig.promotes) load_of_a(to, k);
   }
 
-  /// A's, of the same stage: of each block of 32, which may have the same.
+  /// A's, of the same stage.
   BLOCKSCALE_DEVICE void load_of_a(Scales& to, uint32_t k) const {
     const auto& p = work_.p;
     const auto* const words = reinterpret_cast<const uint32_t*>(p.a_scales.data);
-    BLOCKSCALE_UNROLL
-    for (uint32_t i = 0; i < kBlocks; ++i) {
-      const uint32_t piece = k * kPieces + i;
-      const uint32_t block = p.a_scales_of_32 ? piece : k / (kPromotedK / kStageK);
-      const bool exists = piece < p.pieces;
-      const int64_t at = a_scale_ + p.a_scales.k_offset(block);
-      to.of_a[i] = kBytesOfA ? ptx::ld_global_nc_u8_if(exists, p.a_scales.data + at)
-                             : ptx::ld_global_nc_if(exists, words + at);
-    }
+    to.of_a = ptx::ld_global_nc_if(
+        k * kPieces < p.pieces, words + a_scale_ + p.a_scales.k_offset(k / (kPromotedK / kStageK)));
   }
 
   /// Those of kScaleStages stages.
@@ -330,12 +315,7 @@ class Loader {
       ptx::st_shared(shared_.scales(place_.stage, row), words[i]);
     }
     if (kConfig.promotes && 32 * warp_ < kTokens) {
-      BLOCKSCALE_UNROLL
-      for (uint32_t i = 0; i < kBlocks; ++i) {
-        const uint32_t scale = scales.of_a[i];
-        ptx::st_shared(shared_.a_scales(place_.stage, i, 32 * warp_ + ptx::laneid()),
-                       kBytesOfA ? decoding::ue8m0_value(scale) : scale_value(scale));
-      }
+      ptx::st_shared(shared_.a_scales(place_.stage, 32 * warp_ + ptx::laneid()), scales.of_a);
     }
     if (!kIsNvfp4 && ptx::laneid() == 0) {
       ptx::st_shared(shared_.has_factors(place_.stage, warp_), have);
@@ -345,7 +325,7 @@ class Loader {
     place_.advance(shared_.ring.stages);
   }
 
-  const Work& work_;
+  const Work<kConfig>& work_;
   const Shared<kConfig>& shared_;
   uint32_t warp_;
   const uint8_t* scales_ = nullptr;  // of the lane's row in the tile

@@ -5,7 +5,7 @@
 #include "core/tensor_map.h"
 #include "device/conversion_loss.h"
 #include "device/epilogue/linear.h"
-#include "device/scheduler/dense_order.h"
+#include "device/scheduler/dense_or_grouped_order.h"
 #include "ops/gemm/kernels/params.h"
 #include "ops/gemm/kernels/sm90/fp4_tiles_config.h"
 
@@ -17,8 +17,7 @@ namespace blockscale {
 enum class Fp4TilesMap : uint32_t { a, b, d };
 inline constexpr uint32_t kFp4TilesMaps = 3;
 
-/// All but the order of the tiles.
-struct alignas(64) Fp4TilesParts {
+struct alignas(64) Fp4TilesParams {
   TensorMap maps[kFp4TilesMaps];
 
   BLOCKSCALE_HD const TensorMap* map(Fp4TilesMap which) const {
@@ -31,12 +30,12 @@ struct alignas(64) Fp4TilesParts {
   bool scale_vectors = false;
   TensorScale tensor_scale;  // of B
   TensorScale a_tensor_scale;
-  GemmScales a_scales;          // of kernels that promote: of each kPromotedK
-  bool a_scales_of_32 = false;  // or of each 32
+  GemmScales a_scales;  // of kernels that promote: of each kPromotedK, in f32
   bool a_batched = false, b_batched = false;
   /// Rows of D are in 16 bits and whole chunks, stay where they are, and are made of nothing but
   /// sums, A's scales, alpha, bias and gate: no sums are exchanged.
   bool is_direct = false;
+  bool is_f16 = false;             // where B is plain
   bool fast_accumulation = false;  // in FP8: sums of stages with a row's same factor are one
   LinearEpilogue epilogue;
   uint32_t pieces = 0;        // of a row of B's codes: K is as many times kPieceK
@@ -44,16 +43,9 @@ struct alignas(64) Fp4TilesParts {
   uint32_t blocks_k = 1;      // of a cluster, which divide K
   uint32_t block_stages = 0;  // of each of them, but the last ones
   uint32_t stages = 0;        // of shared memory
-  /// Where plain operands were converted: what they have lost leaves D to the product behind this.
+  /// Where operands were converted: what they have lost leaves D to the product behind this.
   ConversionLoss* loss = nullptr;
+  DenseOrGroupedOrder order;  // of tiles; what it asks for lies behind Fp4TilesMemory
 };
-
-/// `Order` is that of the tiles (device/scheduler/tile.h), of rows of A.
-template <class Order>
-struct Fp4TilesParamsOf : Fp4TilesParts {
-  Order order;
-};
-
-using Fp4TilesParams = Fp4TilesParamsOf<DenseOrder>;
 
 }  // namespace blockscale

@@ -28,8 +28,8 @@ BLOCKSCALE_DEVICE void sync_warpgroup(uint32_t warpgroup) {
 }
 
 /// Until a warpgroup's sums, or those of the cluster's blocks, are there or have been read.
-template <class Work>
-BLOCKSCALE_DEVICE void sync_exchange(const Work& work, uint32_t warpgroup) {
+template <Fp4TilesConfig kConfig>
+BLOCKSCALE_DEVICE void sync_exchange(const Work<kConfig>& work, uint32_t warpgroup) {
   if (!work.divides_k()) {
     sync_warpgroup(warpgroup);
   } else {
@@ -40,7 +40,7 @@ BLOCKSCALE_DEVICE void sync_exchange(const Work& work, uint32_t warpgroup) {
 
 /// What NVFP4's factors have left, and its tensor scales.
 template <Fp4TilesConfig kConfig, int kSums>
-BLOCKSCALE_DEVICE void apply_tensor_scales(float (&sums)[kSums], const Fp4TilesParts& p,
+BLOCKSCALE_DEVICE void apply_tensor_scales(float (&sums)[kSums], const Fp4TilesParams& p,
                                            const RowSpan& span) {
   if constexpr (!Shared<kConfig>::kIsNvfp4) return;
   const TensorFactor of_b(p.tensor_scale, span.group);
@@ -53,13 +53,13 @@ BLOCKSCALE_DEVICE void apply_tensor_scales(float (&sums)[kSums], const Fp4TilesP
 }
 
 /// From D^T's sums to D, whatever the epilogue.
-template <Fp4TilesConfig kConfig, class Work>
+template <Fp4TilesConfig kConfig>
 class Storer {
  public:
   using Sums = ptx::WgmmaAccumulator<kConfig.tokens>;
   static constexpr uint32_t kTurns = static_cast<uint32_t>(kConfig.tokens) / kExchangeTokens;
 
-  BLOCKSCALE_DEVICE Storer(const Work& work, const Shared<kConfig>& shared, uint32_t warp)
+  BLOCKSCALE_DEVICE Storer(const Work<kConfig>& work, const Shared<kConfig>& shared, uint32_t warp)
       : work_(work), shared_(shared), warp_(warp) {}
 
   BLOCKSCALE_DEVICE void operator()(const Sums& sums, const Tile& tile) const {
@@ -85,8 +85,7 @@ class Storer {
   BLOCKSCALE_DEVICE static void finish() { Store::finish(); }
 
  private:
-  using Order = typename Work::Order;
-  using Store = TileStore<64, kStoreBytes, 1, typename Order::RowMap>;
+  using Store = TileStore<64, kStoreBytes, 1, DenseOrGroupedOrder::RowMap>;
   static constexpr int kOwn = 32;  // sums of 16 rows of A and 64 columns of D
 
   BLOCKSCALE_DEVICE void give(const Sums& sums, uint32_t turn) const {
@@ -131,7 +130,7 @@ class Storer {
     }
   }
 
-  const Work& work_;
+  const Work<kConfig>& work_;
   const Shared<kConfig>& shared_;
   uint32_t warp_;
 };
@@ -139,12 +138,13 @@ class Storer {
 /// The same where each element is rounded to 16 bits as it is, or with A's scale, a bias and a
 /// gate: numbers are transposed as they are stored to shared memory, rows of 128 bytes for tensor
 /// copies.
-template <Fp4TilesConfig kConfig, class Work>
+template <Fp4TilesConfig kConfig>
 class DirectStorer {
  public:
-  using Sums = typename Storer<kConfig, Work>::Sums;
+  using Sums = typename Storer<kConfig>::Sums;
 
-  BLOCKSCALE_DEVICE DirectStorer(const Work& work, const Shared<kConfig>& shared, uint32_t warp)
+  BLOCKSCALE_DEVICE DirectStorer(const Work<kConfig>& work, const Shared<kConfig>& shared,
+                                 uint32_t warp)
       : work_(work), shared_(shared), warp_(warp) {}
 
   BLOCKSCALE_DEVICE void operator()(const Sums& sums, const Tile& tile) const {
@@ -156,7 +156,7 @@ class DirectStorer {
     const ColumnNumbers bias(e.bias, e, tile.group, own), gate(e.gate, e, 0, own);
     const RowSpan span = work_.span(tile);
     BLOCKSCALE_UNROLL
-    for (uint32_t turn = 0; turn < Storer<kConfig, Work>::kTurns; ++turn) {
+    for (uint32_t turn = 0; turn < Storer<kConfig>::kTurns; ++turn) {
       const uint32_t row = tile.first_row + turn * kExchangeTokens;
       if (row >= tile.end_row) break;
       float numbers[kOwn];
@@ -172,7 +172,7 @@ class DirectStorer {
         BLOCKSCALE_UNROLL
         for (int i = 0; i < kOwn; ++i) numbers[i] = ptx::add_rn(numbers[i], bias.at[i / 2 % 2]);
       }
-      if (Order::RowMap::kGates && e.gate.data != nullptr) {
+      if (e.gate.data != nullptr) {
         BLOCKSCALE_UNROLL
         for (int i = 0; i < kOwn; ++i) numbers[i] = ptx::mul_rn(numbers[i], gate.at[i / 2 % 2]);
       }
@@ -191,7 +191,6 @@ class DirectStorer {
   }
 
  private:
-  using Order = typename Work::Order;
   static constexpr int kOwn = 32;  // sums of 64 rows of A and 16 columns of D, of a warp
 
   /// Numbers of a lane's two columns of D.
@@ -279,7 +278,7 @@ class DirectStorer {
     }
   }
 
-  const Work& work_;
+  const Work<kConfig>& work_;
   const Shared<kConfig>& shared_;
   uint32_t warp_;
 };

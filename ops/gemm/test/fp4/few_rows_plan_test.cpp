@@ -98,9 +98,15 @@ void expect_nothing_else_is_taken(std::int64_t m) {
   expect_tiles("A in MXFP8", imagined_product(m, 4096, 4096, Recipe::mxfp8_e4m3));
   expect_tiles("A in e5m2", imagined_product(m, 4096, 4096, Recipe::fp8_tensor_e5m2));
   expect_tiles("A in NVFP4", imagined_product(m, 4096, 4096, Recipe::nvfp4));
-  expect_plain("B in MXFP8, A in FP8",
-               imagined_product(m, 4096, 4096, Recipe::fp8_row, Recipe::mxfp8_e4m3));
-  expect_plain("B in FP6", imagined_product(m, 4096, 4096, Recipe::bf16, Recipe::mxfp6_e2m3));
+  for (const auto& [a, b] :
+       {std::pair{Recipe::fp8_row, Recipe::mxfp8_e4m3}, {Recipe::bf16, Recipe::mxfp6_e2m3}}) {
+    const GemmArguments x = imagined_product(m, 4096, 4096, a, b);
+    if (m > 16) {
+      expect_tiles("B that becomes bf16", x);
+    } else {
+      expect_plain("few rows of it", x);
+    }
+  }
   expect_plain("half a piece of K", imagined_product(m, 4096, 4096 + 16));
   expect_plain("no K", imagined_product(m, 4096, 0));
   expect_plain("no element", imagined_product(m, 0, 4096));

@@ -186,7 +186,7 @@ void check_exact(PlainProblem p, bool has_lost, const std::function<void(Fp4Tile
   EXPECT_EQ(test::compare(operands.arguments_before(), {}).violations, 0);
 }
 
-void spoil(Fp4TilesParts& of_product) {
+void spoil(Fp4TilesParams& of_product) {
   of_product.epilogue.alpha = 3;
   of_product.epilogue.keeps_sums = false;
 }

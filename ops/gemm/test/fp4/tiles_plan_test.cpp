@@ -42,12 +42,12 @@ void expect_launchable(const Fp4TilesPlan& plan, const GemmArguments& x, const c
   EXPECT_LE(p.stages, kFp4TilesMostStages);
   EXPECT_LE(blocks, std::int64_t{chip.multiprocessors} * blocks_per_multiprocessor(config));
   if (p.blocks_k > 1) {  // a cluster has one tile, and a block a multiprocessor
-    EXPECT_EQ(shape.grid.y, p.order.tiles);
+    EXPECT_EQ(shape.grid.y, p.order.dense.tiles);
     EXPECT_LE(blocks, chip.multiprocessors);
   }
-  EXPECT_EQ(p.order.tiles, ceil_div(x.d.rows, std::int64_t{config.tokens}) *
-                               ceil_div(x.d.columns, std::int64_t{fp4_tiles::kTileRows}) *
-                               x.d.batch);
+  EXPECT_EQ(p.order.dense.tiles, ceil_div(x.d.rows, std::int64_t{config.tokens}) *
+                                     ceil_div(x.d.columns, std::int64_t{fp4_tiles::kTileRows}) *
+                                     x.d.batch);
   EXPECT_GE(std::int64_t{p.block_stages} * p.blocks_k * fp4_tiles::kStageK, x.a.k);
   EXPECT_EQ(std::int64_t{p.pieces} * fp4_tiles::kPieceK, has_codes(config) ? x.a.k : 0);
 }
@@ -145,27 +145,30 @@ TEST(Fp4TilesPlan, HasAConverted) {
     SCOPED_TRACE(std::string(recipe_traits(a).name) + " x " + recipe_traits(b).name);
     const RecipeTraits& t = recipe_traits(a);
     const bool has_few_rows = t.family == Family::fp8 && t.element == Format::e4m3;
-    const bool stays = stays_in_fp8(a, b);
+    const bool stays = stays_in_fp8(a, b), may_lose = test::has_powers_of_two_of_k(a);
     for (const std::int64_t m : {1, 16, 17, 5000}) {
       for (const bool batch_invariant : {false, true}) {
         GemmArguments x = imagined_product(m, 512, 352, a, b);
         x.batch_invariant = batch_invariant;
         const auto plan = gemm_detail::plan_product(x, {});
         const bool is_few_rows = has_few_rows && m <= 16 && !batch_invariant;
+        const auto of_tiles = may_lose && batch_invariant ? gemm_detail::GemmPath::plain
+                                                          : gemm_detail::GemmPath::sm90_fp4_tiles;
         EXPECT_EQ(plan.path(), is_few_rows ? gemm_detail::GemmPath::fp4_few_rows
                                : stays     ? gemm_detail::GemmPath::sm90_fp8
-                                           : gemm_detail::GemmPath::sm90_fp4_tiles);
-        EXPECT_EQ(plan.workspace_bytes, is_few_rows || stays ? 0 : m * 384 * 2);
+                                           : of_tiles);
+        const bool converts = plan.path() == gemm_detail::GemmPath::sm90_fp4_tiles;
+        EXPECT_EQ(plan.workspace_bytes, converts ? m * 384 * 2 + (may_lose ? 16 : 0) : 0);
         x.a.values = gemm_detail::byte_at(x.a.values, 1);
         x.a.value_row_stride += 7;
-        EXPECT_EQ(gemm_detail::plan_product(x, {}).path(), gemm_detail::GemmPath::sm90_fp4_tiles);
+        EXPECT_EQ(gemm_detail::plan_product(x, {}).path(), of_tiles);
       }
     }
   });
 }
 
-/// Of NVFP4 and MXFP4 nothing is left but a tensor scale, and of eight bits all scales are: at the
-/// end, or of each 128 or 32 of k.
+/// Of NVFP4 and MXFP4 nothing is left but a tensor scale; of eight bits scales that hold for all of
+/// K and those in f32 are, and others may make numbers that bf16 lacks.
 TEST(Fp4TilesPlan, LeavesScalesOfConvertedRowsToSums) {
   test::for_each_converted_pair([](Recipe a, Recipe b) {
     SCOPED_TRACE(std::string(recipe_traits(a).name) + " x " + recipe_traits(b).name);
@@ -174,19 +177,22 @@ TEST(Fp4TilesPlan, LeavesScalesOfConvertedRowsToSums) {
     if (a == Recipe::nvfp4) x.a.tensor_scale = &tensor_scale;
     const auto plan = plan_fp4_tiles(x, {});
     ASSERT_TRUE(plan);
-    const bool has_left = format_traits(recipe_traits(a).element).bits == 8;
+    const bool may_lose = test::has_powers_of_two_of_k(a);
+    const bool has_left = format_traits(recipe_traits(a).element).bits == 8 && !may_lose;
+    const bool promotes = has_left && test::has_scales_of_k(a);
     const EpilogueScales& left = plan->params.epilogue.row_scales;
-    const bool promotes = test::has_scales_of_k(a);
     EXPECT_EQ(left.data, has_left && !promotes ? x.a.scales : nullptr);
     EXPECT_EQ(left.stride, a == Recipe::fp8_row ? 1 : 0);
     EXPECT_EQ(plan->params.epilogue.keeps_sums, !has_left || promotes);
     EXPECT_EQ(plan->params.a_scales.data, promotes ? x.a.scales : nullptr);
     EXPECT_EQ(kFp4TilesKernels[plan->kernel].promotes, promotes);
     EXPECT_EQ(plan->params.a_tensor_scale.data, x.a.tensor_scale);
-    EXPECT_EQ(plan->params.a_scales_of_32, recipe_traits(a).block_k == 32 && has_left);
+    EXPECT_EQ(plan->params.loss != nullptr, may_lose);
+    EXPECT_EQ(plan->fallback.has_value(), may_lose);
     ASSERT_EQ(plan->conversion.has_value(), !stays_in_fp8(a, b));
     if (!plan->conversion) return;
     EXPECT_EQ(plan->conversion->params.scales == nullptr, has_left);
+    EXPECT_EQ(plan->conversion->params.loss, plan->params.loss);
     EXPECT_EQ(plan->conversion->params.tensor_scale_use, TensorScaleUse::none);
   });
 }
@@ -228,6 +234,12 @@ TEST(Fp4TilesPlan, SaysWhatIsConverted) {
   EXPECT_THAT(
       cuda::describe_gemm(imagined_product(1024, 4096, 4096, Recipe::fp8_1x128, Recipe::nvfp4), {}),
       HasSubstr("gemm_tiles_nvfp4_bf16_128x128_promoted: 256 tiles of 128 x 128"));
+  EXPECT_THAT(
+      cuda::describe_gemm(imagined_product(1024, 4096, 4096, Recipe::mxfp8_e4m3, Recipe::nvfp4),
+                          {}),
+      testing::AllOf(
+          HasSubstr("gemm_tiles_nvfp4_bf16_256x128: 128 tiles of 256 x 128"),
+          HasSubstr("in its place, where bf16 lacks one of their numbers, gemm_plain_128x128")));
 }
 
 /// Two sets of sums leave no room for tiles of 256 rows.
@@ -281,8 +293,8 @@ TEST(Fp4TilesPlan, TakesBInSixteenBitsWhereItIsFaster) {
                              {Recipe::bf16, Recipe::mxfp8_e4m3},
                              {Recipe::fp8_row, Recipe::mxfp8_e5m2},
                              {Recipe::mxfp6_e2m3, Recipe::mxfp6_e2m3}}) {
-    EXPECT_FALSE(takes(128, 4096, a, b));
-    EXPECT_TRUE(takes(256, 4096, a, b));
+    EXPECT_FALSE(takes(20, 4096, a, b));
+    EXPECT_TRUE(takes(64, 4096, a, b));
     EXPECT_FALSE(takes(256, 1024, a, b));
     EXPECT_TRUE(takes(4096, 1024, a, b));
     EXPECT_FALSE(takes(4096, 4096, a, b, true));
@@ -310,15 +322,14 @@ TEST(Fp4TilesPlan, HasAFallbackWhereBIsConverted) {
   });
 }
 
-/// f16 does not hold MX's elements, nor bf16 those of f16, and FP8's sums would need A's scales.
+/// f16 does not hold MX's elements, nor bf16 those of f16, and sums would need scales in f32.
 TEST(Fp4TilesPlan, LeavesWhatSixteenBitsDoNotHold) {
   for (const auto& [a, b] : {std::pair{Recipe::f16, Recipe::mxfp8_e4m3},
                              {Recipe::f16, Recipe::bf16},
                              {Recipe::bf16, Recipe::f16},
                              {Recipe::f32, Recipe::bf16},
                              {Recipe::bf16, Recipe::fp8_row},
-                             {Recipe::fp8_1x128, Recipe::mxfp6_e2m3},
-                             {Recipe::mxfp8_e4m3, Recipe::mxfp8_e4m3}}) {
+                             {Recipe::fp8_1x128, Recipe::mxfp6_e2m3}}) {
     EXPECT_FALSE(plan_fp4_tiles(imagined_product(1024, 512, 384, a, b), {}, nullptr,
                                 gemm_detail::Fp4TilesDivision{128, 1}))
         << recipe_traits(a).name << " x " << recipe_traits(b).name;
@@ -336,7 +347,7 @@ TEST(Fp4TilesPlan, SaysThatBIsConverted) {
       "vector stores\n"
       "B in bf16 in the workspace by dequantize_e4m3_bf16: 4096 tiles of 1 rows, vector loads, "
       "vector stores\n"
-      "gemm_tiles_bf16_bf16_256x128: 128 tiles of 256 x 128, 64 stages of 64 of K; 128 x 384 "
+      "gemm_tiles_plain_256x128: 128 tiles of 256 x 128, 64 stages of 64 of K; 128 x 384 "
       "threads, 4 stages, 214016 bytes shared, stored as boxes, directly\n"
       "in its place, where bf16 lacks one of their numbers, gemm_plain_128x128_bf16: 256 tiles of "
       "128 x 128, 64 tiles of 64 of K; A e4m3, by 16 bytes; B e4m3, by 16 bytes; scales for 32 of "
