@@ -299,7 +299,7 @@ std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& validated, const
 
 std::string fp4_tiles_kernel_name(const Fp4TilesConfig& c) {
   const std::string of_codes =
-      recipe_traits(c.b).name + ("_" + std::string(format_traits(c.form).name));
+      std::string(recipe_traits(c.b).name) + "_" + format_traits(c.form).name;
   return "gemm_tiles_" + (has_codes(c) ? of_codes : "plain") + "_" + std::to_string(c.tokens) +
          "x" + std::to_string(kTileRows) + (c.promotes ? "_promoted" : "");
 }
