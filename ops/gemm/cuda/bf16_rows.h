@@ -10,9 +10,8 @@
 
 namespace blockscale::gemm_detail {
 
-/// Whether A has such rows: elements of eight bits without their scales (MXFP8's smallest numbers
-/// with them are none of bf16), those of fewer times the scales of their blocks, but for a tensor
-/// scale. Not those of A in bf16, which are its own, nor where they would take a terabyte.
+/// Whether A has such rows: elements with or without their scales (block_scales_of_rows), but for a
+/// tensor scale. Not those of A in bf16, which are its own, nor where they would take a terabyte.
 bool has_bf16_rows(const ScaledTensorView& a);
 
 /// Whether B has: of MX, times the scales of their blocks. MXFP6's below 2^128 are numbers of bf16,

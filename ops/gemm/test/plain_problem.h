@@ -104,6 +104,11 @@ inline bool has_powers_of_two_of_k(Recipe recipe) {
   return has_scales_of_k(recipe) && (t.power_of_two || t.scale == Format::ue8m0);
 }
 
+/// Rows in the largest tile of a converted A: sums that are promoted leave no room for 256.
+inline int most_tokens_of(Recipe recipe) {
+  return has_scales_of_k(recipe) && !has_powers_of_two_of_k(recipe) ? 128 : 256;
+}
+
 /// Pairs of which kernels of many rows with weights in FP4 take A in bf16, where it is converted,
 /// but for A's other blocks of FP8.
 template <class Body>
