@@ -25,11 +25,6 @@ namespace {
 
 using namespace gemm_detail;
 
-/// Shared memory that the order takes, and gathering rows of FP8 tiles of so many rows.
-std::uint32_t bytes_beside(const GroupedGemmArguments& x, int tile_rows) {
-  return order_bytes(x) + (x.index == nullptr ? 0 : gathered_bytes_of(tile_rows));
-}
-
 /// Whether an FP8 kernel of sm_90 computes the product.
 bool takes_fp8(const GroupedGemmArguments& x, const cuda::Chip& chip) {
   // One row of A fits whatever its stride is, which more of them do not.
@@ -45,8 +40,10 @@ void set_gather(GroupedStep& step, Fp8GroupedParams& p, const GroupedGemmArgumen
   check_size("a.rows", x.a.rows);
   check_scales(scales_of_operand(x.a), x.a, "a");
   check_size("a.rows * a.value_row_stride / 16", x.a.rows * ceil_div(x.a.value_row_stride, 16));
-  step.maps[static_cast<std::size_t>(Fp8GemmMap::a)] = {};
-  step.maps[static_cast<std::size_t>(Fp8GemmMap::a_tail)] = {};
+  for (const Fp8GemmMap map :
+       {Fp8GemmMap::a, Fp8GemmMap::a_tail, Fp8GemmMap::a_scales, Fp8GemmMap::b_scales}) {
+    step.maps[static_cast<std::size_t>(map)] = {};
+  }
   p.gather.index = x.index;
   p.gather.values = static_cast<const std::uint8_t*>(x.a.values);
   p.gather.row_stride = x.a.value_row_stride;
@@ -66,7 +63,7 @@ Fp8LaunchConfig fp8_config_of(const GroupedGemmArguments& x, const Fp8GemmSize& 
   Fp8LaunchConfig c;
   c.rows = !is_large ? 64 : has_192 ? 192 : 128;
   c.columns = is_large || !by_columns ? 128 : 96;
-  const std::uint32_t beside = bytes_beside(x, c.rows);
+  const std::uint32_t beside = order_bytes(x);
   const Fp8GemmConfig config = kernel_of(size, c);
   c.per_sm = static_cast<std::uint32_t>(blocks_per_multiprocessor(config));
   c.stages = stages_that_fit(config, 1, c.per_sm, chip, beside);
@@ -83,7 +80,8 @@ GroupedStep fp8_step_of(const GroupedGemmArguments& x, const cuda::Chip& chip) {
   check_problem(dense, chip);
   Fp8GemmSize size = size_of(dense);
   size.m = x.rows;
-  size.may_copy_scales = size.may_copy_scales && x.index == nullptr;
+  // Where rows are gathered, threads bring the scales, by whatever kernel.
+  size.may_copy_scales = size.may_copy_scales || x.index != nullptr;
   size.loads_scales = true;  // which there is no kernel without
   const Fp8LaunchConfig c = fp8_config_of(x, size, chip);
   GemmStep of_dense = fp8_step(dense, size, c, 0, chip);
@@ -95,11 +93,12 @@ GroupedStep fp8_step_of(const GroupedGemmArguments& x, const cuda::Chip& chip) {
       kFp8GroupedKernels.find(kFp8GemmKernels[static_cast<int>(of_dense.kernel)]));
   step.shape = of_dense.shape;
   step.shape.grid = {blocks_for(tiles.most, c.per_sm, chip)};
-  step.shape.dynamic_shared_bytes += bytes_beside(x, c.rows);
+  step.shape.dynamic_shared_bytes += order_bytes(x);
   step.maps = of_dense.maps;
   Fp8GroupedParams& p = step.params.emplace<Fp8GroupedParams>();
   static_cast<Fp8GemmParts&>(p) = from;
-  if (p.a_scale_box_rows != 0 && !is_masked(x) && x.a.layout == ScaleLayout::mn_major) {
+  if (p.a_scale_box_rows != 0 && x.index == nullptr && !is_masked(x) &&
+      x.a.layout == ScaleLayout::mn_major) {
     // A copy begins at a multiple of 16 bytes, a group's rows anywhere.
     p.a_scale_box_rows += kBoxStepA;
     step.maps[static_cast<std::size_t>(Fp8GemmMap::a_scales)] =
@@ -353,6 +352,10 @@ GroupedPlan plan_and_quantize(const GroupedGemmArguments& x, QuantizedResult qua
 }
 
 }  // namespace
+
+bool gathers_rows(const GroupedGemmArguments& x, const cuda::Chip& chip) {
+  return takes_fp8(x, chip);
+}
 
 bool takes_entries(const GroupedGemmArguments& x, const cuda::Chip& chip) {
   GroupedGemmArguments product = before_transform(x, nullptr);

@@ -78,6 +78,9 @@ void for_each_launch(Plan& plan, const Visit& visit) {
 /// Whether kernels take rows that are entries, of validated arguments.
 bool takes_entries(const GroupedGemmArguments& validated, const cuda::Chip& chip);
 
+/// Whether the product's own kernel gathers rows of A, in the time that it takes for rows in place.
+bool gathers_rows(const GroupedGemmArguments& validated, const cuda::Chip& chip);
+
 /// Of validated arguments. `workspace` is not looked at. Throws `unsupported` for sizes and numbers
 /// of tiles beyond what kernels count, and for entries that no kernel takes.
 GroupedPlan plan_grouped(const GroupedGemmArguments& validated, const cuda::Chip& chip,

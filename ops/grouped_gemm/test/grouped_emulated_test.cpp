@@ -208,6 +208,8 @@ TEST(EmulatedGroups, GatheredAndScattered) {
   check({.rows = {3, 0, 37, 20}, .k = 400, .gathered = true});
   check({.a = Recipe::fp8_1x128_ue8m0, .rows = {3, 0, 137, 20}, .k = 1040, .gathered = true});
   check({.b = Recipe::fp8_1x128, .rows = {3, 0, 37}, .k = 136, .gathered = true});
+  check({.b = Recipe::fp8_1x128, .rows = {137, 5}, .k = 272, .gathered = true});
+  check({.rows = {150, 0, 200}, .k = 272, .layout = ScaleLayout::mn_major, .gathered = true});
   check({.a = Recipe::bf16, .b = Recipe::nvfp4, .rows = {3, 0, 7}, .k = 64, .gathered = true});
   check(
       {.a = Recipe::bf16, .b = Recipe::nvfp4, .rows = {1}, .k = 48, .behind = 0, .gathered = true});

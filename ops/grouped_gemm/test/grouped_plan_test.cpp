@@ -44,7 +44,9 @@ TEST(GroupedPlan, KernelsFollowOperandsAndRows) {
     EXPECT_THAT(plan_text(mn_major), HasSubstr("192x128_blocks_copied:"));
   }
   EXPECT_THAT(plan_text({.rows = many, .k = 512, .gathered = true}),
-              ::testing::AllOf(HasSubstr("128x128_blocks:"), HasSubstr("A gathered")));
+              ::testing::AllOf(HasSubstr("192x128_blocks_copied:"), HasSubstr("A gathered")));
+  EXPECT_THAT(plan_text({.rows = many, .k = 272, .gathered = true}),
+              HasSubstr("192x128_blocks_copied:"));
   // Where D has no row, no row goes anywhere.
   Random random(1);
   LaunchedProblem nowhere(random, {.rows = few, .scattered = true});

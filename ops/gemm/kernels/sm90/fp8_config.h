@@ -71,12 +71,9 @@ BLOCKSCALE_HD constexpr uint32_t scale_warps_of(const Fp8GemmConfig& c) {
   return c.copies_scales ? static_cast<uint32_t>(c.rows) / 64 : kScaleWarps;
 }
 
-/// Warps that gather rows of A and bring their scales: all of the loading warpgroup. Each has a
-/// table of where a tile's rows begin.
-inline constexpr uint32_t kGatherWarps = 4;
-BLOCKSCALE_HD constexpr uint32_t gathered_bytes_of(int rows) {
-  return kGatherWarps * static_cast<uint32_t>(rows) * 4;
-}
+/// Warps of the loading warpgroup that gather rows of A, where these are not in place: the others
+/// bring scales.
+inline constexpr uint32_t kGatherWarps = 3;
 
 inline constexpr uint32_t kScaleBoxBlocks = 4;
 inline constexpr uint32_t kScaleBoxes = 3;

@@ -107,9 +107,9 @@ BLOCKSCALE_DEVICE void quantize_sub_tile(const Work<kConfig, Order>& work,
 
 template <Fp8GemmConfig kConfig, class Order>
 BLOCKSCALE_DEVICE void multiply_tiles(const Work<kConfig, Order>& work,
-                                      const Shared<kConfig>& shared, uint32_t warp) {
+                                      const Shared<kConfig>& shared, uint32_t warp, bool gathers) {
   const Fp8GemmParamsOf<Order>& p = work.p;
-  Multiplier<kConfig> multiplier(shared, warp);
+  Multiplier<kConfig, Order::kGathersRows> multiplier(shared, warp, gathers);
   // Not by for_each_tile: a compiler that does not inline so long a function keeps all of this in
   // memory.
   Tile tile = work.first_tile;
@@ -162,16 +162,20 @@ BLOCKSCALE_DEVICE void multiply_tiles(const Work<kConfig, Order>& work,
 template <Fp8GemmConfig kConfig, class Order>
 BLOCKSCALE_DEVICE void load(const Work<kConfig, Order>& work, const Shared<kConfig>& shared,
                             uint32_t warp, bool gathers) {
-  if constexpr (Order::kGathersRows && !kConfig.copies_scales) {
+  if constexpr (Order::kGathersRows) {
     if (gathers) {
-      RowGatherer<kConfig, Order>(work, shared, warp).run();
+      if (warp < kGatherWarps) {
+        RowGatherer<kConfig, Order>(work, shared, warp).run();
+      } else {
+        load_scales<kConfig, true>(work, shared, warp - kGatherWarps);
+      }
       return;
     }
   }
   if (warp == 0) {
     load_operands(work, shared);
   } else {
-    load_scales(work, shared, warp - 1);
+    load_scales<kConfig, false>(work, shared, warp - 1);
   }
 }
 
@@ -200,7 +204,7 @@ BLOCKSCALE_DEVICE void fp8_gemm_kernel(const Fp8GemmParamsOf<Order>& p) {
   // The warp that copies makes the mbarriers, so that it begins without waiting for the others.
   if (warp == 0) {
     if (ptx::elect_sync()) {
-      shared.init_barriers();
+      shared.init_barriers(gathers);
       shared.accept_rows_outside(gathers ? 0 : p.a_tail_bytes, p.b_tail_bytes);
     }
     ptx::bar_warp_sync(ptx::kFullMask);
@@ -220,7 +224,7 @@ BLOCKSCALE_DEVICE void fp8_gemm_kernel(const Fp8GemmParamsOf<Order>& p) {
     if (work.divides_k()) ptx::barrier_cluster_wait();  // which is of all threads
   } else {
     if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_inc<math_registers(kConfig)>();
-    fp8_gemm::multiply_tiles(work, shared, warp - 4);
+    fp8_gemm::multiply_tiles(work, shared, warp - 4, gathers);
   }
   if (p.is_beside) ptx::griddepcontrol_wait();
 }

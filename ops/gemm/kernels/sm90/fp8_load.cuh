@@ -124,10 +124,18 @@ BLOCKSCALE_DEVICE uint32_t row_of_b_scale(const Params& p, uint32_t tile, uint32
   }
 }
 
+/// The row of A that is gathered as row `i` of a tile, kNone if that has none. Behind the group's
+/// last row that one again, which nobody stores.
+template <class Params>
+BLOCKSCALE_DEVICE uint32_t gathered_row(const Params& p, const Tile& tile, uint32_t i) {
+  const uint32_t row = tile.first_row + i;
+  return p.gather.row(row < tile.end_row ? row : tile.end_row - 1);
+}
+
 /// The warps that bring scales take turns at k-blocks: to wait for a stage, to store and to arrive
 /// take one warp longer than the products of a k-block. Each has loaded the scales of its next
 /// turns; nothing but loads stands between loads, because a branch would wait for each.
-template <Fp8GemmConfig kConfig, class Order, class ACode, class BCode>
+template <Fp8GemmConfig kConfig, class Order, class ACode, class BCode, bool kGathers>
 class ScaleLoader {
  public:
   BLOCKSCALE_DEVICE ScaleLoader(const Work<kConfig, Order>& work, const Shared<kConfig>& shared,
@@ -158,6 +166,7 @@ class ScaleLoader {
   static constexpr uint32_t kRows = static_cast<uint32_t>(kConfig.rows);
   static constexpr uint32_t kColumns = static_cast<uint32_t>(kConfig.columns);
   static constexpr bool kByColumns = kConfig.promotion == Promotion::columns;
+  static constexpr uint32_t kWarps = kGathers ? 4 - kGatherWarps : kScaleWarps;
   static constexpr uint32_t kA = kRows / 32;  // of a lane
   static constexpr uint32_t kB =
       kByColumns ? (kColumns + 31) / 32 : static_cast<uint32_t>(b_scales_of(kConfig));
@@ -187,11 +196,20 @@ class ScaleLoader {
     b_ = first_code<BCode>(p.b_scales, tile.group);
     BLOCKSCALE_UNROLL
     for (uint32_t j = 0; j < kA; ++j) {
-      a_row_[j] = row_offset(p.a_scales, tile.first_row + 32 * j + lane, tile.end_row);
+      if constexpr (kGathers) {
+        a_row_[j] = gathered_row(p, tile, 32 * j + lane);
+      } else {
+        a_row_[j] = row_offset(p.a_scales, tile.first_row + 32 * j + lane, tile.end_row);
+      }
     }
     BLOCKSCALE_UNROLL
     for (uint32_t j = 0; j < kB; ++j) {
       b_row_[j] = row_offset(p.b_scales, row_of_b_scale<kConfig>(p, tile.n, j), p.epilogue.columns);
+    }
+    BLOCKSCALE_UNROLL
+    for (uint32_t j = 0; kGathers && j < kA; ++j) {  // behind all rows, which wait for an index
+      if (a_row_[j] == GatheredA::kNone) continue;
+      a_row_[j] = static_cast<uint32_t>(p.a_scales.row_offset(a_row_[j]));
     }
   }
   /// Begins to load the scales of this warp's next k-block; false if there is none.
@@ -200,10 +218,12 @@ class ScaleLoader {
     const ACode* const a = a_ + work_.p.a_scales.k_offset(k_);
     const BCode* const b = b_ + work_.p.b_scales.k_offset(k_);
     BLOCKSCALE_UNROLL
-    for (uint32_t j = 0; j < kA; ++j) to.a[j] = load_code(a + a_row_[j]);
+    for (uint32_t j = 0; j < kA; ++j) {
+      to.a[j] = kGathers && a_row_[j] == GatheredA::kNone ? ACode{} : load_code(a + a_row_[j]);
+    }
     BLOCKSCALE_UNROLL
     for (uint32_t j = 0; j < kB; ++j) to.b[j] = load_code(b + b_row_[j]);
-    k_ += kScaleWarps;
+    k_ += kWarps;
     if (k_ >= work_.k_end) begin_tile();
     return true;
   }
@@ -236,7 +256,7 @@ class ScaleLoader {
     }
     ptx::bar_warp_sync(ptx::kFullMask);
     if (lane == 0) ptx::mbarrier_arrive(shared_.ring.full(place_.stage));
-    place_.advance(shared_.ring.stages, kScaleWarps);
+    place_.advance(shared_.ring.stages, kWarps);
   }
 
   const Work<kConfig, Order>& work_;
@@ -249,10 +269,10 @@ class ScaleLoader {
 };
 
 /// By warp `warp` of those that bring scales.
-template <Fp8GemmConfig kConfig, class Order>
+template <Fp8GemmConfig kConfig, bool kGathers, class Order>
 BLOCKSCALE_DEVICE void load_scales(const Work<kConfig, Order>& work, const Shared<kConfig>& shared,
                                    uint32_t warp) {
-  if constexpr (kConfig.copies_scales) {
+  if constexpr (kConfig.copies_scales && !kGathers) {
     if (warp < scale_warps_of(kConfig)) {
       ScaleConsumer<kConfig, Order>(work, shared, warp * 32 + ptx::laneid()).run();
     }
@@ -260,18 +280,18 @@ BLOCKSCALE_DEVICE void load_scales(const Work<kConfig, Order>& work, const Share
     const bool a_bytes = work.p.a_scales.bytes, b_bytes = work.p.b_scales.bytes;
     if constexpr (kConfig.promotion == Promotion::blocks) {
       if (work.p.a_scales.data == nullptr) {
-        ScaleLoader<kConfig, Order, UnitScale, UnitScale>(work, shared, warp).run();
+        ScaleLoader<kConfig, Order, UnitScale, UnitScale, kGathers>(work, shared, warp).run();
         return;
       }
     }
     if (a_bytes && b_bytes) {
-      ScaleLoader<kConfig, Order, uint8_t, uint8_t>(work, shared, warp).run();
+      ScaleLoader<kConfig, Order, uint8_t, uint8_t, kGathers>(work, shared, warp).run();
     } else if (a_bytes) {
-      ScaleLoader<kConfig, Order, uint8_t, uint32_t>(work, shared, warp).run();
+      ScaleLoader<kConfig, Order, uint8_t, uint32_t, kGathers>(work, shared, warp).run();
     } else if (b_bytes) {
-      ScaleLoader<kConfig, Order, uint32_t, uint8_t>(work, shared, warp).run();
+      ScaleLoader<kConfig, Order, uint32_t, uint8_t, kGathers>(work, shared, warp).run();
     } else {
-      ScaleLoader<kConfig, Order, uint32_t, uint32_t>(work, shared, warp).run();
+      ScaleLoader<kConfig, Order, uint32_t, uint32_t, kGathers>(work, shared, warp).run();
     }
   }
 }

@@ -8,6 +8,7 @@
 
 #include "device/ptx/arithmetic.h"
 #include "device/ptx/barrier.h"
+#include "device/ptx/fence.h"
 #include "device/ptx/sm90/wgmma.h"
 #include "device/vector.h"
 #include "ops/gemm/kernels/sm90/fp8_load.cuh"
@@ -24,14 +25,15 @@ struct KBlock {
   device::Vector<float, kScales> scales;
 };
 
-template <Fp8GemmConfig kConfig>
+template <Fp8GemmConfig kConfig, bool kMayGather>
 class Multiplier {
  public:
   static constexpr int kSums = kConfig.columns / 2;
 
-  /// `warp` counts from the first that multiplies.
-  BLOCKSCALE_DEVICE Multiplier(const Shared<kConfig>& shared, uint32_t warp)
+  /// `warp` counts from the first that multiplies; `gathers` says that threads copy A's rows.
+  BLOCKSCALE_DEVICE Multiplier(const Shared<kConfig>& shared, uint32_t warp, bool gathers)
       : shared_(shared),
+        gathers_(gathers),
         lane_(ptx::laneid()),
         warpgroup_(warp / 4),
         row_(warp * 16 + ptx::laneid() / 4) {
@@ -156,6 +158,7 @@ class Multiplier {
 
   /// Goes on to the next stage, which is there, and reads its scales.
   BLOCKSCALE_DEVICE void take_stage(KBlock<kConfig>& x) {
+    if (kMayGather && gathers_) ptx::fence_proxy_async_shared();
     x.stage = place_.stage;
     place_.advance(shared_.ring.stages);
     if constexpr (!kConfig.leaves_scales) {
@@ -251,6 +254,7 @@ class Multiplier {
   }
 
   const Shared<kConfig>& shared_;
+  bool gathers_;
   uint32_t lane_;
   uint32_t warpgroup_;
   uint32_t row_;  // the thread's first in the tile; the other is row_ + 8

@@ -93,8 +93,9 @@ BLOCKSCALE_DEVICE void for_each_tile(const Work& work, const Visit& visit) {
 }
 
 /// Arrivals at a stage: that of the warp that begins copies, and those of the warps that store its
-/// scales.
-BLOCKSCALE_HD constexpr uint32_t fillers_of(const Fp8GemmConfig& c) {
+/// scales; where rows are gathered, that of each thread's copies, too.
+BLOCKSCALE_HD constexpr uint32_t fillers_of(const Fp8GemmConfig& c, bool gathers) {
+  if (gathers) return 2 + 32 * kGatherWarps;
   if (c.leaves_scales) return 1;
   return 1 + (c.copies_scales ? scale_warps_of(c) : 1);
 }
@@ -113,9 +114,9 @@ struct Shared {
         scale_boxes{base + kScaleBoxBarriers, kScaleBoxes} {}
 
   /// By one thread: all mbarriers but those of sums.
-  BLOCKSCALE_DEVICE void init_barriers() const {
+  BLOCKSCALE_DEVICE void init_barriers(bool gathers) const {
     constexpr uint32_t kMathWarps = static_cast<uint32_t>(4 * math_warpgroups(kConfig));
-    ring.init<kMostStages>(fillers_of(kConfig), kMathWarps);
+    ring.init<kMostStages>(fillers_of(kConfig, gathers), kMathWarps);
     if constexpr (kConfig.copies_scales) scale_boxes.init<kScaleBoxes>(1, scale_warps_of(kConfig));
     ptx::fence_mbarrier_init();
   }
@@ -155,10 +156,6 @@ struct Shared {
   }
   /// Of an order that is not known at launch. (Clusters, whose sums would lie there, have none.)
   BLOCKSCALE_DEVICE ptx::SharedAddress order() const { return base + memory.total; }
-  /// Behind the order's `order_bytes`, where rows are gathered: tables of gathered_bytes_of().
-  BLOCKSCALE_DEVICE ptx::SharedAddress gathered_rows(uint32_t order_bytes) const {
-    return order() + order_bytes;
-  }
   BLOCKSCALE_DEVICE ptx::SharedAddress sum_barrier(uint32_t warp) const {
     return base + (kSumBarriers + warp * 8);
   }
