@@ -86,7 +86,7 @@ struct LayerPart {
 /// What brings a token's row of x to each of its experts.
 enum class Gather : std::uint8_t {
   product,   // the first one, by its index; x is quantized once
-  quantize,  // each row is quantized where the product reads it
+  quantize,  // each row is quantized where the product reads it: where that would have to copy it
   entries,   // nothing is sorted: products take entries, whose rows are in their order
 };
 

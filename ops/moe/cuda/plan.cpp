@@ -176,7 +176,12 @@ Gather gather_of(const MoeArguments& x, const cuda::Chip& chip) {
   }
   const RecipeTraits& t = recipe_traits(activations_of(x));
   const bool has_quantizer = t.family == Family::fp8 && t.block_rows == 1 && t.block_k == 128;
-  return has_quantizer ? Gather::quantize : Gather::product;
+  if (!has_quantizer || x.x.rows == 0) return Gather::product;
+  const LayerPart part = part_of(x, 0, x.x.rows, kNoMemory, Gather::product);
+  const bool gathers = of_part(PartCall::first_product, [&] {
+    return grouped_gemm_detail::gathers_rows(grouped_gemm_detail::validated_of_moe(part.up), chip);
+  });
+  return gathers ? Gather::product : Gather::quantize;
 }
 
 MoeParts parts_of(const MoeArguments& x, const MoeOptions& options, const cuda::Chip& chip) {

@@ -161,20 +161,19 @@ TEST_F(MoeCalls, ALayerIsFiveLaunches) {
   ASSERT_EQ(weighed.size(), 6u);
   EXPECT_EQ(weighed[1], "moe_weigh");
   EXPECT_TRUE(begins(weighed[2], "quantize_")) << weighed[2];
-  // Shared experts are two products more, and a launch for rows of tokens where the others' rows
-  // are those of entries.
+  // Shared experts are two products more, of the same rows of tokens; and a launch for these where
+  // the others' rows are those of entries.
   const auto shared = [&](MoeArguments of) {
     of.shared = {of.w13, of.w2};
     of.shared->w13.batch = of.shared->w2.batch = 1;
     return run(of);
   };
   const Names with_shared = shared(layer(600, 256));
-  ASSERT_EQ(with_shared.size(), 8u) << testing::PrintToString(with_shared);
-  EXPECT_TRUE(begins(with_shared[1], "quantize_gathered_")) << with_shared[1];
-  EXPECT_TRUE(begins(with_shared[2], "quantize_blocks_")) << with_shared[2];
+  ASSERT_EQ(with_shared.size(), 7u) << testing::PrintToString(with_shared);
+  EXPECT_TRUE(begins(with_shared[1], "quantize_blocks_")) << with_shared[1];
+  EXPECT_TRUE(begins(with_shared[2], "gemm_fp8_")) << with_shared[2];
   EXPECT_TRUE(begins(with_shared[3], "gemm_fp8_")) << with_shared[3];
-  EXPECT_TRUE(begins(with_shared[4], "gemm_fp8_")) << with_shared[4];
-  EXPECT_TRUE(begins(with_shared[5], "grouped_gemm_fp8_")) << with_shared[5];
+  EXPECT_TRUE(begins(with_shared[4], "grouped_gemm_fp8_")) << with_shared[4];
   x = layer(600, 256);
   x.weights_on_input = true;
   EXPECT_EQ(shared(x).size(), 9u);
