@@ -32,8 +32,8 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
 
-constexpr const char* kFewRows = "gemm_few_rows_nvfp4_bf16_16_refilled";
-constexpr const char* kFewRowsOfGroups = "grouped_gemm_few_rows_mxfp4_bf16_8";
+constexpr const char* kFewRows = "gemm_few_rows_nvfp4_16_refilled";
+constexpr const char* kFewRowsOfGroups = "grouped_gemm_few_rows_mxfp4_8";
 
 class KernelTrials : public test::OnFakeDriver {
  protected:
@@ -163,7 +163,7 @@ TEST_F(KernelTrials, AnotherProcessReadsWhatOneFound) {
   in_a_process([&] { EXPECT_THAT(launched_by_gemm(), ElementsAre(kFewRows)); });
   ASSERT_EQ(verdicts().size(), 1u);
   EXPECT_EQ(test::read_text(verdicts()[0]),
-            "passed gemm_few_rows_nvfp4_bf16_16_refilled on Fake H200 number 0\n");
+            "passed gemm_few_rows_nvfp4_16_refilled on Fake H200 number 0\n");
   test::write_text(verdicts()[0], "failed\n");
   in_a_process([&] {
     EXPECT_THAT(launched_by_gemm(), ElementsAre(StartsWith("gemm_plain_")));
@@ -223,7 +223,7 @@ TEST_F(KernelTrials, OneAtWhoseTrialAProcessEndedHasFailed) {
   });
   ASSERT_EQ(verdicts().size(), 1u);
   EXPECT_EQ(test::read_text(verdicts()[0]),
-            "trying gemm_few_rows_nvfp4_bf16_16_refilled on Fake H200 number 0\n");
+            "trying gemm_few_rows_nvfp4_16_refilled on Fake H200 number 0\n");
   for (int process = 0; process < 2; ++process) {
     in_a_process([&] {
       EXPECT_THAT(launched_by_gemm(), ElementsAre(StartsWith("gemm_plain_")));

@@ -135,6 +135,8 @@ Fp4GemmParams fp4_params_of(const GemmArguments& x, const Fp4Sizes& size, const 
   p.b_row_stride = x.b.value_row_stride;
   p.a_batch_stride = x.a.batch > 1 ? x.a.value_batch_stride : 0;
   p.b_batch_stride = x.b.batch > 1 ? x.b.value_batch_stride : 0;
+  p.is_f16 = x.a.recipe == Recipe::f16;
+  p.is_e5m2 = x.b.recipe == Recipe::mxfp8_e5m2;
   p.a_scales = scales_of_operand(x.a);
   p.scales = scales_of_operand(x.b);
   p.tensor_scale = tensor_scale_of(x.b);
@@ -161,8 +163,10 @@ LaunchShape fp4_shape_of(const Fp4Sizes& size, const Fp4Division& d, const cuda:
 }
 
 std::string fp4_gemm_kernel_name(const Fp4GemmConfig& c) {
-  return std::string("gemm_few_rows_") + recipe_traits(c.b).name + "_" + format_traits(c.a).name +
-         "_" + std::to_string(c.tokens) + (c.refills ? "_refilled" : "");
+  const RecipeTraits& b = recipe_traits(c.b);
+  return std::string("gemm_few_rows_") + (b.element == Format::e2m1 ? b.name : "mxfp8") +
+         (c.has_token_scales() ? "_e4m3_" : "_") + std::to_string(c.tokens) +
+         (c.refills ? "_refilled" : "");
 }
 
 std::string text_of_fp4_division(const Fp4GemmParams& p) {

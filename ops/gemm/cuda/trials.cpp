@@ -1,5 +1,6 @@
 #include "ops/gemm/cuda/trials.h"
 
+#include <algorithm>
 #include <array>
 #include <random>
 
@@ -21,7 +22,9 @@ void put(Format format, void* array, std::int64_t i, std::uint32_t code) {
 }
 
 bool few_rows_agree(std::size_t kernel) {
-  return agrees_with_plain(trial_product_of_few_rows(static_cast<int>(kernel)));
+  return std::ranges::all_of(kTrialFormats, [&](Recipe a) {
+    return agrees_with_plain(trial_product_of_few_rows(static_cast<int>(kernel), a));
+  });
 }
 
 bool block_scales_agree(std::size_t kernel) {
@@ -85,10 +88,10 @@ bool agrees_with_plain(const TrialProduct& product) {
   return own == result();
 }
 
-TrialProduct trial_product_of_few_rows(int kernel) {
+TrialProduct trial_product_of_few_rows(int kernel, Recipe a) {
   const Fp4GemmConfig c = kFp4GemmKernels[kernel];
   // The last tile, chunk and eight rows are not full, and A comes in parts.
-  return {plain_recipe_of(c.a), c.b, c.tokens - 3, 24, 4128};
+  return {a, c.b, c.tokens - 3, 24, 4128};
 }
 
 cuda::Trial trial_of_few_rows(std::size_t kernel) {

@@ -25,10 +25,8 @@ struct TrialProduct {
   bool is_for_one = false;
 };
 
-/// A's recipe for a kernel of such elements.
-constexpr Recipe plain_recipe_of(Format element) {
-  return element == Format::f16 ? Recipe::f16 : Recipe::bf16;
-}
+/// Of A, that kernels of few rows take and are tried for.
+inline constexpr Recipe kTrialFormats[] = {Recipe::bf16, Recipe::f16};
 
 /// An operand of a trial: whole numbers from -6 to 6, whose blocks have scales of 1, 2
 /// and 4. Sums of products of two are exact in f32 in any order, for k below 2^14.
@@ -38,7 +36,7 @@ ScaledTensor trial_operand(Recipe recipe, std::int64_t rows, std::int64_t k, std
 /// Whether a product has on the current device the bits that it has by plain kernels, D in f32.
 bool agrees_with_plain(const TrialProduct& product);
 
-TrialProduct trial_product_of_few_rows(int kernel);
+TrialProduct trial_product_of_few_rows(int kernel, Recipe a);
 cuda::Trial trial_of_few_rows(std::size_t kernel);
 TrialProduct trial_product_of_block_scales(int kernel);
 cuda::Trial trial_of_block_scales(std::size_t kernel);

@@ -15,6 +15,8 @@ inline constexpr uint32_t kFp4PieceBytes = 16;
 inline constexpr uint32_t kFp4ChunkSteps = 4;
 inline constexpr uint32_t kFp4ChunkPieces = 4 * kFp4ChunkSteps;
 
+/// A kernel for A in bf16 takes f16, too, and one for B in mxfp8_e4m3 mxfp8_e5m2: a launch says
+/// which (Fp4GemmParams), and the kernel has a part for each.
 struct Fp4GemmConfig {
   Recipe b = Recipe::nvfp4;  // or mxfp4, or of MXFP8
   Format a = Format::bf16;   // its elements: bf16, f16, or e4m3 with FP8's scales
@@ -23,6 +25,16 @@ struct Fp4GemmConfig {
   /// SM120, which has 99 KiB, and no clusters to divide K.
   bool refills = false;
 
+  BLOCKSCALE_HD constexpr Fp4GemmConfig of_f16() const {
+    Fp4GemmConfig c = *this;
+    c.a = Format::f16;
+    return c;
+  }
+  BLOCKSCALE_HD constexpr Fp4GemmConfig of_e5m2() const {
+    Fp4GemmConfig c = *this;
+    c.b = Recipe::mxfp8_e5m2;
+    return c;
+  }
   /// What elements of both become.
   BLOCKSCALE_HD constexpr Format form() const { return a == Format::f16 ? a : Format::bf16; }
   BLOCKSCALE_HD constexpr bool has_token_scales() const { return a == Format::e4m3; }
@@ -76,19 +88,15 @@ BLOCKSCALE_HD constexpr Fp4GemmMemory memory_of_fp4(const Fp4GemmConfig& config,
 
 inline constexpr struct Fp4GemmKernelList {
   // Those of FP4 come first, then of MXFP8, then SM120's.
-  static constexpr int kFp4 = 12, kOfHopper = kFp4 + 8, kCount = kOfHopper + 4;
+  static constexpr int kFp4 = 8, kOfHopper = kFp4 + 2, kCount = kOfHopper + 2;
 
   BLOCKSCALE_HD constexpr Fp4GemmConfig operator[](int i) const {
-    constexpr Format kOfA[] = {Format::bf16, Format::f16, Format::e4m3};
-    constexpr Recipe kOfB[] = {Recipe::nvfp4, Recipe::mxfp4, Recipe::mxfp8_e4m3,
-                               Recipe::mxfp8_e5m2};
-    if (i >= kOfHopper) {
-      const int own = i - kOfHopper;
-      return {.b = kOfB[own / 2], .a = kOfA[own % 2], .tokens = 16, .refills = true};
-    }
-    const int tokens = i % 2 == 0 ? 8 : 16;
-    if (i < kFp4) return {.b = kOfB[i / 6], .a = kOfA[i / 2 % 3], .tokens = tokens};
-    return {.b = kOfB[2 + (i - kFp4) / 4], .a = kOfA[i / 2 % 2], .tokens = tokens};
+    constexpr Recipe kOfB[] = {Recipe::nvfp4, Recipe::mxfp4, Recipe::mxfp8_e4m3};
+    if (i >= kOfHopper) return {.b = kOfB[i - kOfHopper], .tokens = 16, .refills = true};
+    const bool is_in_fp8 = i < kFp4 && i / 2 % 2 != 0;
+    return {.b = kOfB[i / 4],
+            .a = is_in_fp8 ? Format::e4m3 : Format::bf16,
+            .tokens = i % 2 == 0 ? 8 : 16};
   }
   /// Whether it is SM120's. Those have 16 columns, whose products take half the time that weights
   /// take from memory there, by public figures.
@@ -98,10 +106,12 @@ inline constexpr struct Fp4GemmKernelList {
   BLOCKSCALE_HD constexpr int find(Recipe a, Recipe b, int64_t rows, bool on_sm120) const {
     const RecipeTraits& t = recipe_traits(a);
     if (t.family != Family::plain && t.family != Family::fp8) return -1;
+    const Format element = t.element == Format::f16 ? Format::bf16 : t.element;
+    if (b == Recipe::mxfp8_e5m2) b = Recipe::mxfp8_e4m3;
     for (int i = 0; i < kCount; ++i) {
       const Fp4GemmConfig c = (*this)[i];
       if (on_sm120 != is_of_sm120(i)) continue;
-      if (c.b == b && c.a == t.element && rows <= c.tokens) return i;
+      if (c.b == b && c.a == element && rows <= c.tokens) return i;
     }
     return -1;
   }

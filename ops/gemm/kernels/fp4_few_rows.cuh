@@ -340,11 +340,29 @@ BLOCKSCALE_DEVICE void add_up(const Fp4GemmParams& p, const Fp4GemmMemory& memor
   }
 }
 
-}  // namespace fp4_few_rows
+/// Body::run of the formats that a launch has, of those that a kernel takes.
+template <Fp4GemmConfig kConfig, class Body, class Params>
+BLOCKSCALE_DEVICE void run_of_a(const Params& p) {
+  if constexpr (kConfig.a == Format::bf16) {
+    if (p.is_f16) return Body::template run<kConfig.of_f16()>(p);
+  }
+  Body::template run<kConfig>(p);
+}
+template <Fp4GemmConfig kConfig, class Body, class Params>
+BLOCKSCALE_DEVICE void run_of_formats(const Params& p) {
+  if constexpr (kConfig.b == Recipe::mxfp8_e4m3) {
+    if (p.is_e5m2) return run_of_a<kConfig.of_e5m2(), Body>(p);
+  }
+  run_of_a<kConfig, Body>(p);
+}
+
+struct DenseRows {
+  template <Fp4GemmConfig kConfig>
+  BLOCKSCALE_DEVICE static void run(const Fp4GemmParams& p);
+};
 
 template <Fp4GemmConfig kConfig>
-BLOCKSCALE_DEVICE void fp4_few_rows_kernel(const Fp4GemmParams& p) {
-  using namespace fp4_few_rows;
+BLOCKSCALE_DEVICE void DenseRows::run(const Fp4GemmParams& p) {
   ptx::griddepcontrol_wait();
   ptx::griddepcontrol_launch_dependents();
   const Part part(p);
@@ -372,6 +390,13 @@ BLOCKSCALE_DEVICE void fp4_few_rows_kernel(const Fp4GemmParams& p) {
     buffer = memory.sum_bytes - buffer;
   }
   if (p.blocks_k > 1) sync_parts(p);  // others read this block's sums
+}
+
+}  // namespace fp4_few_rows
+
+template <Fp4GemmConfig kConfig>
+BLOCKSCALE_DEVICE void fp4_few_rows_kernel(const Fp4GemmParams& p) {
+  fp4_few_rows::run_of_formats<kConfig, fp4_few_rows::DenseRows>(p);
 }
 
 }  // namespace blockscale

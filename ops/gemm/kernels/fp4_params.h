@@ -13,7 +13,9 @@ struct Fp4GemmParams {
   const uint8_t* b = nullptr;
   int64_t a_row_stride = 0, a_batch_stride = 0;  // bytes
   int64_t b_row_stride = 0, b_batch_stride = 0;
-  GemmScales a_scales;  // where A is in FP8
+  bool is_f16 = false;   // A, of a kernel for bf16
+  bool is_e5m2 = false;  // B, of a kernel for mxfp8_e4m3
+  GemmScales a_scales;   // where A is in FP8
   /// Of B. Those of four neighbouring blocks of K lie side by side, and those of a piece of NVFP4
   /// begin at a multiple of their size.
   GemmScales scales;

@@ -74,22 +74,25 @@ TEST(EmulatedTrials, FewRowsAgreeUnlessAKernelIsWrong) {
   for (int kernel = 0; kernel < kFp4GemmKernels.kCount; ++kernel) {
     if (!kFp4GemmKernels.is_of_sm120(kernel)) continue;
     ++tried;
-    Trial trial(gemm_detail::trial_product_of_few_rows(kernel));
-    const auto plain = gemm_detail::plan_plain_gemm(trial.arguments(), chip);
-    const std::vector<float> expected =
-        trial.result_of(plain.product->shape, plain.product->kernel, plain.product->params);
-    EXPECT_GT(std::count_if(expected.begin(), expected.end(), [](float x) { return x > 0; }), 100);
-    const auto plan = gemm_detail::plan_fp4_gemm(trial.arguments(), chip);
-    ASSERT_TRUE(plan);
-    ASSERT_EQ(plan->kernel, kernel);
-    EXPECT_EQ(trial.result_of(plan->shape, kernel, plan->params), expected);
-    std::vector<test::Mutant<Fp4GemmParams>> mutants = test::scale_mutants<Fp4GemmParams>();
-    mutants.pop_back();  // of tensor scales, which are 1
-    mutants.push_back({"a block of K is left out", [](auto& p) { --p.pieces; }});
-    for (const auto& mutant : mutants) {
-      Fp4GemmParams params = plan->params;
-      mutant.change(params);
-      EXPECT_NE(trial.result_of(plan->shape, kernel, params), expected) << mutant.name;
+    for (const Recipe a : gemm_detail::kTrialFormats) {
+      Trial trial(gemm_detail::trial_product_of_few_rows(kernel, a));
+      const auto plain = gemm_detail::plan_plain_gemm(trial.arguments(), chip);
+      const std::vector<float> expected =
+          trial.result_of(plain.product->shape, plain.product->kernel, plain.product->params);
+      EXPECT_GT(std::count_if(expected.begin(), expected.end(), [](float x) { return x > 0; }),
+                100);
+      const auto plan = gemm_detail::plan_fp4_gemm(trial.arguments(), chip);
+      ASSERT_TRUE(plan);
+      ASSERT_EQ(plan->kernel, kernel);
+      EXPECT_EQ(trial.result_of(plan->shape, kernel, plan->params), expected);
+      std::vector<test::Mutant<Fp4GemmParams>> mutants = test::scale_mutants<Fp4GemmParams>();
+      mutants.pop_back();  // of tensor scales, which are 1
+      mutants.push_back({"a block of K is left out", [](auto& p) { --p.pieces; }});
+      for (const auto& mutant : mutants) {
+        Fp4GemmParams params = plan->params;
+        mutant.change(params);
+        EXPECT_NE(trial.result_of(plan->shape, kernel, params), expected) << mutant.name;
+      }
     }
   }
   EXPECT_EQ(tried + kBlockScaledKernels.kCount, gemm_detail::trials_on(chip).size());

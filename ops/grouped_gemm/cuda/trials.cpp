@@ -1,5 +1,7 @@
 #include "ops/grouped_gemm/cuda/trials.h"
 
+#include <algorithm>
+
 #include "ops/common/cuda/trial_results.h"
 #include "ops/gemm/cuda/trials.h"
 #include "ops/grouped_gemm/call_memory.h"
@@ -11,8 +13,10 @@ namespace blockscale::grouped_gemm_detail {
 namespace {
 
 bool few_rows_agree(std::size_t kernel) {
-  return agrees_with_plain(
-      trial_groups_of_few_rows(static_cast<int>(kernel - fp4_few_rows_kernel(0))));
+  return std::ranges::all_of(gemm_detail::kTrialFormats, [&](Recipe a) {
+    return agrees_with_plain(
+        trial_groups_of_few_rows(static_cast<int>(kernel - fp4_few_rows_kernel(0)), a));
+  });
 }
 
 bool block_scales_agree(std::size_t kernel) {
@@ -56,9 +60,8 @@ bool agrees_with_plain(const TrialGroups& of) {
   return own == result();
 }
 
-TrialGroups trial_groups_of_few_rows(int kernel) {
-  const Fp4GemmConfig c = kFp4GroupedKernels[kernel];
-  return {gemm_detail::plain_recipe_of(c.a), c.b, kFp4GroupedRows + 3, 40, 672};
+TrialGroups trial_groups_of_few_rows(int kernel, Recipe a) {
+  return {a, kFp4GroupedKernels[kernel].b, kFp4GroupedRows + 3, 40, 672};
 }
 
 cuda::Trial trial_of_few_rows(std::size_t kernel) {

@@ -32,7 +32,7 @@ std::vector<std::int32_t> offsets_of(const TrialGroups& groups);
 bool agrees_with_plain(const TrialGroups& groups);
 
 /// `kernel` of kFp4GroupedKernels; the trial's is of kernel_specs().
-TrialGroups trial_groups_of_few_rows(int kernel);
+TrialGroups trial_groups_of_few_rows(int kernel, Recipe a);
 cuda::Trial trial_of_few_rows(std::size_t kernel);
 
 /// `kernel` of kBlockScaledKernels, as products of groups use it: beside gemm's trial of it.

@@ -69,11 +69,13 @@ class GroupedTurns {
   Tile tile_ = {};
 };
 
-}  // namespace fp4_few_rows
+struct GroupedRows {
+  template <Fp4GemmConfig kConfig>
+  BLOCKSCALE_DEVICE static void run(const Fp4FewRowsParams& p);
+};
 
 template <Fp4GemmConfig kConfig>
-BLOCKSCALE_DEVICE void fp4_few_rows_grouped_kernel(const Fp4FewRowsParams& p) {
-  using namespace fp4_few_rows;
+BLOCKSCALE_DEVICE void GroupedRows::run(const Fp4FewRowsParams& p) {
   ptx::griddepcontrol_wait();
   ptx::griddepcontrol_launch_dependents();
   const Part part(p);
@@ -105,6 +107,13 @@ BLOCKSCALE_DEVICE void fp4_few_rows_grouped_kernel(const Fp4FewRowsParams& p) {
     buffer = memory.sum_bytes - buffer;
   }
   if (p.blocks_k > 1) sync_parts(p);  // others read this block's sums
+}
+
+}  // namespace fp4_few_rows
+
+template <Fp4GemmConfig kConfig>
+BLOCKSCALE_DEVICE void fp4_few_rows_grouped_kernel(const Fp4FewRowsParams& p) {
+  fp4_few_rows::run_of_formats<kConfig, fp4_few_rows::GroupedRows>(p);
 }
 
 }  // namespace blockscale

@@ -61,13 +61,13 @@ TEST(GroupedPlan, KernelsFollowOperandsAndRows) {
   EXPECT_THAT(plan_text({.a = Recipe::bf16, .b = Recipe::nvfp4, .rows = many}),
               HasSubstr("grouped_gemm_plain_64x64_bf16:"));  // rows of half a piece
   EXPECT_THAT(plan_text({.a = Recipe::f16, .b = Recipe::nvfp4, .rows = few, .k = 64}),
-              HasSubstr("gemm_tiles_nvfp4_f16_64x128:"));
+              HasSubstr("gemm_tiles_nvfp4_64x128:"));
   EXPECT_THAT(plan_text({.a = Recipe::bf16, .b = Recipe::mxfp4, .rows = {70, 73}, .k = 64}),
-              HasSubstr("gemm_tiles_mxfp4_bf16_128x128:"));
+              HasSubstr("gemm_tiles_mxfp4_128x128:"));
   EXPECT_THAT(
       plan_text({.a = Recipe::bf16, .b = Recipe::mxfp4, .rows = {400}, .k = 64, .gathered = true}),
       ::testing::AllOf(HasSubstr("those of groups gathered to the workspace"),
-                       HasSubstr("gemm_tiles_mxfp4_bf16_256x128:")));
+                       HasSubstr("gemm_tiles_mxfp4_256x128:")));
   EXPECT_THAT(plan_text({.a = Recipe::fp8_row, .b = Recipe::mxfp4, .rows = {400}, .k = 256}),
               HasSubstr("gemm_tiles_mxfp4_e4m3_256x128:"));
   EXPECT_THAT(plan_text({.a = Recipe::fp8_1x128, .b = Recipe::mxfp4, .rows = {400}, .k = 256}),
@@ -105,11 +105,11 @@ TEST(GroupedPlan, FewRowsOfFp4) {
   const cuda::Chip chip = cuda::chip_named("H200");
   const GroupedCase good = {
       .a = Recipe::bf16, .b = Recipe::mxfp4, .rows = {1, 0, 0, 3, 9, 1}, .k = 32, .behind = 0};
-  EXPECT_THAT(plan_text(good), HasSubstr("grouped_gemm_few_rows_mxfp4_bf16_8: at most 49 tiles"));
+  EXPECT_THAT(plan_text(good), HasSubstr("grouped_gemm_few_rows_mxfp4_8: at most 49 tiles"));
   const GroupedGemmArguments of_gpt_oss =
       imagined_grouped_gemm(32, 4, 5760, 2880, Recipe::bf16, Recipe::mxfp4, Format::bf16);
   EXPECT_EQ(cuda::describe_grouped_gemm(of_gpt_oss, chip),
-            "grouped_gemm_few_rows_mxfp4_bf16_8: at most 132 tiles of 8 x 176, K divided among 1 "
+            "grouped_gemm_few_rows_mxfp4_8: at most 132 tiles of 8 x 176, K divided among 1 "
             "warps; 132 x 352 threads, 63744 bytes shared\nworkspace 0 bytes\n");
   for (const Recipe a : {Recipe::bf16, Recipe::f16, Recipe::fp8_row, Recipe::fp8_1x128}) {
     for (const Recipe b : {Recipe::nvfp4, Recipe::mxfp4}) {
@@ -160,8 +160,7 @@ TEST(GroupedPlan, FewRowsOfFp4) {
   expect_other("another chip", good, same, "B200");
   const GroupedGemmArguments long_rows =
       imagined_grouped_gemm(2, 4, 16, 1 << 18, Recipe::bf16, Recipe::mxfp4, Format::bf16);
-  EXPECT_THAT(cuda::describe_grouped_gemm(long_rows, chip),
-              HasSubstr("gemm_tiles_mxfp4_bf16_64x128:"));
+  EXPECT_THAT(cuda::describe_grouped_gemm(long_rows, chip), HasSubstr("gemm_tiles_mxfp4_64x128:"));
 }
 
 /// By the kernels of dense products, or by plain ones, which have what those lack.

@@ -88,18 +88,20 @@ TEST(EmulatedGroupTrials, FewRowsAgreeUnlessAKernelIsWrong) {
   for (int kernel = 0; kernel < kFp4GroupedKernels.kCount; ++kernel) {
     if (!kFp4GroupedKernels[kernel].is_pair_of_sm120()) continue;
     ++tried;
-    Trial trial(grouped_gemm_detail::trial_groups_of_few_rows(kernel));
-    const GroupedPlan plan = trial.plan_on(chip);
-    ASSERT_EQ(plan.steps.at(0).kernel, grouped_gemm_detail::fp4_few_rows_kernel(kernel));
-    ASSERT_EQ(trial.plan_on(plain).path(), gemm_detail::GemmPath::plain);
-    const std::vector<float> expected = trial.result_of(trial.plan_on(plain));
-    EXPECT_GT(std::count_if(expected.begin(), expected.end(), [](float x) { return x > 0; }),
-              expected.size() / 3);
-    EXPECT_EQ(trial.result_of(plan), expected);
-    for (const auto& [name, change] : mutants) {
-      GroupedPlan changed = plan;
-      change(std::get<Fp4FewRowsParams>(changed.steps[0].params));
-      EXPECT_NE(trial.result_of(changed), expected) << name;
+    for (const Recipe a : gemm_detail::kTrialFormats) {
+      Trial trial(grouped_gemm_detail::trial_groups_of_few_rows(kernel, a));
+      const GroupedPlan plan = trial.plan_on(chip);
+      ASSERT_EQ(plan.steps.at(0).kernel, grouped_gemm_detail::fp4_few_rows_kernel(kernel));
+      ASSERT_EQ(trial.plan_on(plain).path(), gemm_detail::GemmPath::plain);
+      const std::vector<float> expected = trial.result_of(trial.plan_on(plain));
+      EXPECT_GT(std::count_if(expected.begin(), expected.end(), [](float x) { return x > 0; }),
+                expected.size() / 3);
+      EXPECT_EQ(trial.result_of(plan), expected);
+      for (const auto& [name, change] : mutants) {
+        GroupedPlan changed = plan;
+        change(std::get<Fp4FewRowsParams>(changed.steps[0].params));
+        EXPECT_NE(trial.result_of(changed), expected) << name;
+      }
     }
   }
   EXPECT_EQ(tried + kBlockScaledKernels.kCount, grouped_gemm_detail::trials_on(chip).size());

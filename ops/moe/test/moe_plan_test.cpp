@@ -48,7 +48,7 @@ TEST(MoePlan, SaysItsLaunches) {
 TEST(MoePlan, OnSm120FewRowsReadFp4WeightsOnce) {
   const std::string text =
       plan_text({.w13 = Recipe::mxfp4, .w2 = Recipe::mxfp4, .tokens = 3}, "RTX 5090");
-  EXPECT_THAT(text, HasSubstr("grouped_gemm_few_rows_mxfp4_bf16_8: "));
+  EXPECT_THAT(text, HasSubstr("grouped_gemm_few_rows_mxfp4_8: "));
   EXPECT_THAT(text, Not(HasSubstr("plain")));
 }
 
@@ -204,8 +204,8 @@ TEST(MoePlan, EveryPartTakesTheKernelOfFewRowsOfFp4) {
       moe_detail::plan_moe(x, moe_detail::parts_of(x, options, chip), chip);
   ASSERT_EQ(plan.parts.size(), 2u);
   for (const moe_detail::MoePartPlan& part : plan.parts) {
-    EXPECT_THAT(part.up.str(), HasSubstr("grouped_gemm_few_rows_mxfp4_bf16_8"));
-    EXPECT_THAT(part.down.str(), HasSubstr("grouped_gemm_few_rows_mxfp4_bf16_8"));
+    EXPECT_THAT(part.up.str(), HasSubstr("grouped_gemm_few_rows_mxfp4_8"));
+    EXPECT_THAT(part.down.str(), HasSubstr("grouped_gemm_few_rows_mxfp4_8"));
   }
 }
 

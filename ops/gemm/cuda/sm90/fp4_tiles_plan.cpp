@@ -274,7 +274,7 @@ std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& validated, const
   const std::optional<std::uint32_t> stages = stages_of(chip, config, alone, is_direct);
   if (!stages) return std::nullopt;
   plan.params.is_direct = is_direct;
-  plan.params.is_f16 = x.b.recipe == Recipe::f16;
+  plan.params.is_f16 = x.a.recipe == Recipe::f16;
   plan.params.fast_accumulation = in_fp8 && x.fast_accumulation;
   plan.params.stages = *stages;
   // Rows that A does not have come as 0: numbers of all kinds would make their quotients slow.
@@ -298,8 +298,7 @@ std::optional<Fp4TilesPlan> plan_fp4_tiles(const GemmArguments& validated, const
 }
 
 std::string fp4_tiles_kernel_name(const Fp4TilesConfig& c) {
-  const std::string of_codes =
-      std::string(recipe_traits(c.b).name) + "_" + format_traits(c.form).name;
+  const std::string of_codes = std::string(recipe_traits(c.b).name) + (is_in_fp8(c) ? "_e4m3" : "");
   return "gemm_tiles_" + (has_codes(c) ? of_codes : "plain") + "_" + std::to_string(c.tokens) +
          "x" + std::to_string(kTileRows) + (c.promotes ? "_promoted" : "");
 }

@@ -382,11 +382,8 @@ BLOCKSCALE_DEVICE void multiply(const Work<kConfig>& work, const Shared<kConfig>
   store.finish();
 }
 
-}  // namespace fp4_tiles
-
 template <Fp4TilesConfig kConfig>
-BLOCKSCALE_DEVICE void fp4_tiles_kernel(const Fp4TilesParams& p) {
-  using namespace fp4_tiles;
+BLOCKSCALE_DEVICE void run(const Fp4TilesParams& p) {
   const Shared<kConfig> shared(p.stages, p.is_direct);
   Work<kConfig> work(p, shared.of_order());
   const uint32_t warp = device::warp_index();
@@ -410,6 +407,16 @@ BLOCKSCALE_DEVICE void fp4_tiles_kernel(const Fp4TilesParams& p) {
     ptx::setmaxnreg_inc<math_registers(kConfig)>();
     multiply(work, shared, warp - 4);
   }
+}
+
+}  // namespace fp4_tiles
+
+template <Fp4TilesConfig kConfig>
+BLOCKSCALE_DEVICE void fp4_tiles_kernel(const Fp4TilesParams& p) {
+  if constexpr (has_codes(kConfig) && kConfig.form == Format::bf16 && !kConfig.promotes) {
+    if (p.is_f16) return fp4_tiles::run<in_f16(kConfig)>(p);
+  }
+  fp4_tiles::run<kConfig>(p);
 }
 
 }  // namespace blockscale

@@ -10,15 +10,22 @@
 namespace blockscale {
 
 struct Fp4TilesConfig {
-  Recipe b = Recipe::nvfp4;    // or mxfp4, or plain: bf16, or f16, as a launch says
-  Format form = Format::bf16;  // A's elements, and what codes become; e4m3 beside mxfp4
-  int tokens = 256;            // rows of A in a tile: wgmma's columns
+  Recipe b = Recipe::nvfp4;  // or mxfp4, or plain: bf16, or f16, as a launch says
+  /// A's elements, and what codes become; e4m3 beside mxfp4. A kernel for bf16 takes f16, too: a
+  /// launch says which.
+  Format form = Format::bf16;
+  int tokens = 256;  // rows of A in a tile: wgmma's columns
   /// Products of each kPromotedK of k take A's scale of the row and these before f32 adds them up.
   bool promotes = false;
 
   friend BLOCKSCALE_HD constexpr bool operator==(const Fp4TilesConfig&,
                                                  const Fp4TilesConfig&) = default;
 };
+
+BLOCKSCALE_HD constexpr Fp4TilesConfig in_f16(Fp4TilesConfig c) {
+  c.form = Format::f16;
+  return c;
+}
 
 /// Rows of A that a tile may have; of plain B not the fewest.
 inline constexpr int kFp4TilesTokens[] = {64, 128, 256};
@@ -130,7 +137,7 @@ BLOCKSCALE_HD constexpr Fp4TilesMemory memory_of(const Fp4TilesConfig& c, uint32
 
 inline constexpr struct Fp4TilesKernelList {
   // Those in 16 bits come first, then those in FP8, those that promote, and those of plain B.
-  static constexpr int kIn16Bits = 12, kOfSums = kIn16Bits + 3, kOfCodes = kOfSums + 4,
+  static constexpr int kIn16Bits = 6, kOfSums = kIn16Bits + 3, kOfCodes = kOfSums + 4,
                        kCount = kOfCodes + 2;
 
   BLOCKSCALE_HD constexpr Fp4TilesConfig operator[](int i) const {
@@ -143,17 +150,16 @@ inline constexpr struct Fp4TilesKernelList {
     if (i >= kIn16Bits) {
       return {.b = Recipe::mxfp4, .form = Format::e4m3, .tokens = kFp4TilesTokens[i - kIn16Bits]};
     }
-    return {.b = kOfB[i / 6],
-            .form = i / 3 % 2 == 0 ? Format::bf16 : Format::f16,
-            .tokens = kFp4TilesTokens[i % 3]};
+    return {.b = kOfB[i / 3], .tokens = kFp4TilesTokens[i % 3]};
   }
   /// The number of a kernel; -1 if there is none. Of A in FP8 all recipes are fp8_row.
   BLOCKSCALE_HD constexpr int find(Recipe a, Recipe b, int tokens, bool promotes) const {
     for (int i = 0; i < kCount; ++i) {
       const Fp4TilesConfig c = (*this)[i];
-      const bool takes =
-          !has_codes(c) ? a == b && (b == Recipe::bf16 || b == Recipe::f16)
-                        : b == c.b && a == (is_in_fp8(c) ? Recipe::fp8_row : plain_recipe(c.form));
+      const bool is_in_16_bits = a == Recipe::bf16 || a == Recipe::f16;
+      const bool takes = !has_codes(c)  ? a == b && is_in_16_bits
+                         : is_in_fp8(c) ? b == c.b && a == Recipe::fp8_row
+                                        : b == c.b && is_in_16_bits;
       if (takes && c.tokens == tokens && c.promotes == promotes) return i;
     }
     return -1;

@@ -35,7 +35,7 @@ struct alignas(64) Fp4TilesParams {
   /// Rows of D are in 16 bits and whole chunks, stay where they are, and are made of nothing but
   /// sums, A's scales, alpha, bias and gate: no sums are exchanged.
   bool is_direct = false;
-  bool is_f16 = false;             // where B is plain
+  bool is_f16 = false;             // A, of a kernel for bf16
   bool fast_accumulation = false;  // in FP8: sums of stages with a row's same factor are one
   LinearEpilogue epilogue;
   uint32_t pieces = 0;        // of a row of B's codes: K is as many times kPieceK

@@ -176,13 +176,13 @@ TEST(Fp4GemmPlan, SaysWhatIsLaunched) {
                                cuda::Chip{});
   };
   EXPECT_EQ(text(1, 7168, 2048),
-            "gemm_few_rows_mxfp4_bf16_8: 448 tiles of 16 rows of B, 4 a block, K divided among 4 "
+            "gemm_few_rows_mxfp4_8: 448 tiles of 16 rows of B, 4 a block, K divided among 4 "
             "warps; 112 x 512 threads, 6720 bytes shared\n");
   EXPECT_THAT(text(16, 8192, 8192), HasSubstr("warps of each of 2 blocks of a cluster; "));
-  EXPECT_THAT(text(16, 8192, 8192), HasSubstr("gemm_few_rows_mxfp4_bf16_16: 512 tiles"));
+  EXPECT_THAT(text(16, 8192, 8192), HasSubstr("gemm_few_rows_mxfp4_16: 512 tiles"));
   EXPECT_THAT(
       cuda::describe_gemm(imagined_product(3, 512, 96, Recipe::f16, Recipe::mxfp8_e5m2), {}),
-      HasSubstr("gemm_few_rows_mxfp8_e5m2_f16_8: 32 tiles"));
+      HasSubstr("gemm_few_rows_mxfp8_8: 32 tiles"));
 }
 
 /// What SM120 has of them: FP4 beside bf16 and f16, a kernel for all numbers of rows, K undivided
@@ -218,7 +218,7 @@ TEST(Fp4GemmPlan, OnSm120) {
     return cuda::describe_gemm(imagined_product(m, n, k), cuda::chip_named("RTX 5090"));
   };
   EXPECT_EQ(text(4, 7168, 2048),
-            "gemm_few_rows_nvfp4_bf16_16_refilled: 448 tiles of 16 rows of B, 3 a block, K divided "
+            "gemm_few_rows_nvfp4_16_refilled: 448 tiles of 16 rows of B, 3 a block, K divided "
             "among 4 warps; 150 x 384 threads, 24320 bytes shared\n"
             "kernels for compute capability 12.0: compiled and emulated, never run on silicon\n");
   EXPECT_THAT(text(16, 7168, 8192), HasSubstr(", A in 4 parts of K each turn\n"));
@@ -258,7 +258,7 @@ TEST(Fp4GemmPlan, IsPartOfProductPlans) {
   GemmArguments x = imagined_gemm(4, 512, 256, Recipe::bf16, Recipe::nvfp4, Format::bf16, 1, {},
                                   QuantizeInput{Swiglu{}});
   const std::string text = gemm_detail::plan_product(gemm_detail::validated(x, {}), {}).str();
-  EXPECT_THAT(text, HasSubstr("gemm_few_rows_nvfp4_bf16_8"));
+  EXPECT_THAT(text, HasSubstr("gemm_few_rows_nvfp4_8"));
 }
 
 }  // namespace

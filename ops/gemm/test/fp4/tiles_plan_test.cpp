@@ -126,10 +126,9 @@ TEST(Fp4TilesPlan, SaysWhatIsLaunched) {
     return cuda::describe_gemm(imagined_product(m, n, k, Recipe::bf16, Recipe::mxfp4),
                                cuda::Chip{});
   };
-  EXPECT_EQ(
-      text(4096, 4096, 4096),
-      "gemm_tiles_mxfp4_bf16_256x128: 512 tiles of 256 x 128, 64 stages of 64 of K; 132 x 384 "
-      "threads, 5 stages, 211968 bytes shared, stored as boxes, directly\n");
+  EXPECT_EQ(text(4096, 4096, 4096),
+            "gemm_tiles_mxfp4_256x128: 512 tiles of 256 x 128, 64 stages of 64 of K; 132 x 384 "
+            "threads, 5 stages, 211968 bytes shared, stored as boxes, directly\n");
   EXPECT_THAT(text(64, 4096, 7168), HasSubstr("divided among 3 blocks of a cluster; 96 x 384"));
 }
 
@@ -228,17 +227,17 @@ TEST(Fp4TilesPlan, SaysWhatIsConverted) {
                                 cuda::Chip{}),
             "A in bf16 in the workspace by dequantize_e4m3_bf16: 1024 tiles of 1 rows, vector "
             "loads, vector stores\n"
-            "gemm_tiles_nvfp4_bf16_256x128: 128 tiles of 256 x 128, 64 stages of 64 of K; 128 x "
+            "gemm_tiles_nvfp4_256x128: 128 tiles of 256 x 128, 64 stages of 64 of K; 128 x "
             "384 threads, 5 stages, 211968 bytes shared, stored as boxes, directly\n"
             "workspace 8388608 bytes\n");
   EXPECT_THAT(
       cuda::describe_gemm(imagined_product(1024, 4096, 4096, Recipe::fp8_1x128, Recipe::nvfp4), {}),
-      HasSubstr("gemm_tiles_nvfp4_bf16_128x128_promoted: 256 tiles of 128 x 128"));
+      HasSubstr("gemm_tiles_nvfp4_128x128_promoted: 256 tiles of 128 x 128"));
   EXPECT_THAT(
       cuda::describe_gemm(imagined_product(1024, 4096, 4096, Recipe::mxfp8_e4m3, Recipe::nvfp4),
                           {}),
       testing::AllOf(
-          HasSubstr("gemm_tiles_nvfp4_bf16_256x128: 128 tiles of 256 x 128"),
+          HasSubstr("gemm_tiles_nvfp4_256x128: 128 tiles of 256 x 128"),
           HasSubstr("in its place, where bf16 lacks one of their numbers, gemm_plain_128x128")));
 }
 
