@@ -49,7 +49,7 @@ class RowGatherer {
   static constexpr uint32_t kAtOnce = kGatherWarps * kOfWarp;
   static constexpr uint32_t kCopies = (kRows + kAtOnce - 1) / kAtOnce;  // of a thread, at most
   static constexpr uint32_t kTogether = 4;  // copies that are left out together
-  static_assert(kOfWarp == 4, "rows are swizzled like those 8 before");
+  static_assert(2 * kAtOnce % 8 == 0, "every other copy of a thread is swizzled alike");
 
   /// The row of a tile that is copy `i` of this thread.
   BLOCKSCALE_DEVICE uint32_t row_of(uint32_t i) const {
