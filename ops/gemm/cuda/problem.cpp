@@ -90,11 +90,11 @@ TensorScale tensor_scale_of(const ScaledTensorView& x) {
 
 void check_scales(const GemmScales& scales, const ScaledTensorView& x, const char* argument) {
   const std::int64_t last = scales.row_offset(static_cast<std::uint32_t>(x.rows - 1));
-  if (last <= std::numeric_limits<std::uint32_t>::max()) return;
+  if (last < std::numeric_limits<std::uint32_t>::max()) return;
   throw Error(ErrorCode::unsupported, std::string(argument) + ".scale_leading_stride",
               "is " + std::to_string(x.scale_leading_stride) +
                   ", which puts the last row's scales " + std::to_string(last) +
-                  " after the first's; products on CUDA devices take less than 2^32");
+                  " after the first's; products on CUDA devices take less than 2^32 - 1");
 }
 
 LinearEpilogue epilogue_of(const GemmArguments& x) {

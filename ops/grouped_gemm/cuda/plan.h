@@ -78,7 +78,7 @@ void for_each_launch(Plan& plan, const Visit& visit) {
 /// Whether kernels take rows that are entries, of validated arguments.
 bool takes_entries(const GroupedGemmArguments& validated, const cuda::Chip& chip);
 
-/// Whether the product's own kernel gathers rows of A, in the time that it takes for rows in place.
+/// Whether an FP8 kernel of sm_90 computes the product: those gather rows of A by themselves.
 bool gathers_rows(const GroupedGemmArguments& validated, const cuda::Chip& chip);
 
 /// Of validated arguments. `workspace` is not looked at. Throws `unsupported` for sizes and numbers

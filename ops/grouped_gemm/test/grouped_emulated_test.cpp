@@ -209,7 +209,16 @@ TEST(EmulatedGroups, GatheredAndScattered) {
   check({.a = Recipe::fp8_1x128_ue8m0, .rows = {3, 0, 137, 20}, .k = 1040, .gathered = true});
   check({.b = Recipe::fp8_1x128, .rows = {3, 0, 37}, .k = 136, .gathered = true});
   check({.b = Recipe::fp8_1x128, .rows = {137, 5}, .k = 272, .gathered = true});
+  // Tiles of 192 rows, whose scales no tensor copy brings then.
   check({.rows = {150, 0, 200}, .k = 272, .layout = ScaleLayout::mn_major, .gathered = true});
+  check({.a = Recipe::fp8_1x128_ue8m0,
+         .b = Recipe::fp8_128x128_ue8m0,
+         .rows = {150, 0, 200},
+         .k = 144,
+         .gathered = true});
+  check({.a = Recipe::fp8_1x128_ue8m0, .rows = {193, 5}, .k = 400, .gathered = true});
+  check(
+      {.a = Recipe::fp8_tensor, .b = Recipe::fp8_tensor, .rows = {150}, .k = 96, .gathered = true});
   check({.a = Recipe::bf16, .b = Recipe::nvfp4, .rows = {3, 0, 7}, .k = 64, .gathered = true});
   check(
       {.a = Recipe::bf16, .b = Recipe::nvfp4, .rows = {1}, .k = 48, .behind = 0, .gathered = true});

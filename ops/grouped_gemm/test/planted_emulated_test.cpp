@@ -116,9 +116,10 @@ TEST(PlantedGroups, ANeighboursWeightAndScale) {
 }
 
 /// A product whose rows are gathered, with or without the fence behind their copies.
-emulator::Report run_gathered(bool proxy_fences, std::uint64_t seed) {
+emulator::Report run_gathered(std::vector<std::int32_t> rows, bool proxy_fences,
+                              std::uint64_t seed) {
   Random random(3);
-  LaunchedProblem problem(random, {.rows = {21, 70, 5}, .n = 256, .k = 400, .gathered = true});
+  LaunchedProblem problem(random, {.rows = std::move(rows), .n = 256, .k = 400, .gathered = true});
   grouped_gemm_detail::GroupedPlan plan =
       grouped_gemm_detail::plan_grouped(problem.validated(), test::chip_of(3));
   emulator::Options options = emulator::random_order(seed);
@@ -126,10 +127,13 @@ emulator::Report run_gathered(bool proxy_fences, std::uint64_t seed) {
   return test::report_of(plan.steps.at(0), plan.architecture, problem.buffers(), options);
 }
 
+// Of two accumulators, and in ping-pong.
 TEST(PlantedGroups, NoProxyFenceBehindAGather) {
-  for (const std::uint64_t seed : {1u, 2u, 3u}) {
-    EXPECT_TRUE(run_gathered(true, seed).ok());
-    const emulator::Report report = run_gathered(false, seed);
+  const std::pair<std::vector<std::int32_t>, std::uint64_t> cases[] = {
+      {{21, 70, 5}, 1}, {{21, 70, 5}, 2}, {{150}, 3}};
+  for (const auto& [rows, seed] : cases) {
+    EXPECT_TRUE(run_gathered(rows, true, seed).ok());
+    const emulator::Report report = run_gathered(rows, false, seed);
     const auto is_of_gather = [](const emulator::Finding& finding) {
       return finding.kind == FindingKind::missing_proxy_fence &&
              std::ranges::any_of(finding.lines, [](const SourceLocation& line) {

@@ -64,9 +64,9 @@ struct MoePlan {
   std::string str() const;
 };
 
-/// Nothing is sorted where there are few entries that kernels of few rows take. Else quantizers
-/// gather wherever they have a kernel for it: a product that does was measured at two thirds of a
-/// layer (docs/log/moe.md).
+/// Nothing is sorted where there are few entries that kernels of few rows take. Else the first
+/// product gathers where its kernel does that by itself (docs/log/moe.md), and where it does not
+/// quantizers do, if they have a kernel for it.
 Gather gather_of(const MoeArguments& validated, const cuda::Chip& chip);
 
 /// What a workspace must hold, and for how many tokens at a time.

@@ -20,7 +20,7 @@ struct Fp8GemmConfig {
   bool quantizes = false;  // D, which is not stored otherwise: tiles of 128 columns in two runs
   /// Tensor copies bring the scales, kScaleBoxBlocks k-blocks at a time into one of kScaleBoxes
   /// places: f32 scales of A's rows and of B's blocks, as takes_copied_scales (cuda/tensor_maps.h)
-  /// says.
+  /// says. (Where rows of A are gathered a warp loads them, of any type and layout.)
   bool copies_scales = false;
   /// All scales hold for all of K and are the epilogue's: a k-block is added as it is.
   bool leaves_scales = false;
@@ -71,9 +71,10 @@ BLOCKSCALE_HD constexpr uint32_t scale_warps_of(const Fp8GemmConfig& c) {
   return c.copies_scales ? static_cast<uint32_t>(c.rows) / 64 : kScaleWarps;
 }
 
-/// Warps of the loading warpgroup that gather rows of A, where these are not in place: the others
-/// bring scales.
+/// Warps of the loading warpgroup that copy rows of A, where these are gathered, and that bring
+/// scales then.
 inline constexpr uint32_t kGatherWarps = 3;
+inline constexpr uint32_t kGatherScaleWarps = 4 - kGatherWarps;
 
 inline constexpr uint32_t kScaleBoxBlocks = 4;
 inline constexpr uint32_t kScaleBoxes = 3;

@@ -27,7 +27,7 @@ class RowGatherer {
       const TileCopies<kConfig, Order, true> copies(work_, shared_, tile);
       find_rows(tile);
       BLOCKSCALE_NO_UNROLL
-      for (uint32_t k = 0; k < work_.p.k_blocks; ++k) {
+      for (uint32_t k = work_.k_begin; k < work_.k_end; ++k) {
         shared_.ring.wait_empty(place_);
         if (warp_ == 0) copies.begin(place_.stage, k);
         if (has_all_ && (k + 1) * kFp8BlockK <= work_.p.gather.k) {
@@ -50,6 +50,7 @@ class RowGatherer {
   static constexpr uint32_t kCopies = (kRows + kAtOnce - 1) / kAtOnce;  // of a thread, at most
   static constexpr uint32_t kTogether = 4;  // copies that are left out together
   static_assert(2 * kAtOnce % 8 == 0, "every other copy of a thread is swizzled alike");
+  static_assert(!kConfig.leaves_scales, "a stage waits for the warp that brings its scales");
 
   /// The row of a tile that is copy `i` of this thread.
   BLOCKSCALE_DEVICE uint32_t row_of(uint32_t i) const {

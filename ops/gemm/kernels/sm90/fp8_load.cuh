@@ -1,6 +1,7 @@
 // The warpgroup that loads: one warp begins copies of A's and B's tiles, the others bring the
-// scales. Scales are few, of any layout, stride and type, and seldom fit TMA's rules: they are read
-// with ordinary loads, some k-blocks ahead, and stored as f32 in a tile's own order.
+// scales; where rows of A are gathered (fp8_gather.cuh), one does. Scales are few, of any layout,
+// stride and type, and seldom fit TMA's rules: they are read with ordinary loads, some k-blocks
+// ahead, and stored as f32 in a tile's own order.
 #pragma once
 
 #include "device/ptx/barrier.h"
@@ -133,7 +134,7 @@ BLOCKSCALE_DEVICE uint32_t gathered_row(const Params& p, const Tile& tile, uint3
 }
 
 /// The warps that bring scales take turns at k-blocks: to wait for a stage, to store and to arrive
-/// take one warp longer than the products of a k-block. Each has loaded the scales of its next
+/// may take one warp longer than the products of a k-block. Each has loaded the scales of its next
 /// turns; nothing but loads stands between loads, because a branch would wait for each.
 template <Fp8GemmConfig kConfig, class Order, class ACode, class BCode, bool kGathers>
 class ScaleLoader {
@@ -166,7 +167,7 @@ class ScaleLoader {
   static constexpr uint32_t kRows = static_cast<uint32_t>(kConfig.rows);
   static constexpr uint32_t kColumns = static_cast<uint32_t>(kConfig.columns);
   static constexpr bool kByColumns = kConfig.promotion == Promotion::columns;
-  static constexpr uint32_t kWarps = kGathers ? 4 - kGatherWarps : kScaleWarps;
+  static constexpr uint32_t kWarps = kGathers ? kGatherScaleWarps : kScaleWarps;
   static constexpr uint32_t kA = kRows / 32;  // of a lane
   static constexpr uint32_t kB =
       kByColumns ? (kColumns + 31) / 32 : static_cast<uint32_t>(b_scales_of(kConfig));

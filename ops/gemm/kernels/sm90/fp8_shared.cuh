@@ -93,9 +93,10 @@ BLOCKSCALE_DEVICE void for_each_tile(const Work& work, const Visit& visit) {
 }
 
 /// Arrivals at a stage: that of the warp that begins copies, and those of the warps that store its
-/// scales; where rows are gathered, that of each thread's copies, too.
+/// scales, of which one does for a stage unless scales are copied; where rows are gathered, that of
+/// each thread's copies, too.
 BLOCKSCALE_HD constexpr uint32_t fillers_of(const Fp8GemmConfig& c, bool gathers) {
-  if (gathers) return 2 + 32 * kGatherWarps;
+  if (gathers) return 1 + 1 + 32 * kGatherWarps;
   if (c.leaves_scales) return 1;
   return 1 + (c.copies_scales ? scale_warps_of(c) : 1);
 }
