@@ -134,10 +134,13 @@ class KernelTrials : public test::OnFakeDriver {
 
 TEST_F(KernelTrials, AKernelThatPassesIsLaunched) {
   in_a_process([&] {
-    EXPECT_THAT(launched_by_gemm(), ElementsAre(kFewRows, StartsWith("gemm_plain_"), kFewRows));
+    // Beside plain kernels in bf16 and in f16, and then for the call.
+    EXPECT_THAT(launched_by_gemm(), ElementsAre(kFewRows, StartsWith("gemm_plain_"), kFewRows,
+                                                StartsWith("gemm_plain_"), kFewRows));
     EXPECT_THAT(launched_by_gemm(), ElementsAre(kFewRows));
     EXPECT_THAT(launched_by_groups(),
-                ElementsAre(kFewRowsOfGroups, StartsWith("grouped_gemm_plain_"), kFewRowsOfGroups));
+                ElementsAre(kFewRowsOfGroups, StartsWith("grouped_gemm_plain_"), kFewRowsOfGroups,
+                            StartsWith("grouped_gemm_plain_"), kFewRowsOfGroups));
     EXPECT_THAT(launched_by_groups(), ElementsAre(kFewRowsOfGroups));
     EXPECT_EQ(said(), "");
   });
@@ -170,7 +173,7 @@ TEST_F(KernelTrials, AnotherProcessReadsWhatOneFound) {
     EXPECT_THAT(said(), HasSubstr("it failed its trial before"));
   });
   test::write_text(verdicts()[0], "");
-  in_a_process([&] { EXPECT_EQ(launched_by_gemm().size(), 3u); });
+  in_a_process([&] { EXPECT_EQ(launched_by_gemm().size(), 5u); });
   EXPECT_THAT(test::read_text(verdicts()[0]), StartsWith("passed"));
 }
 
@@ -182,7 +185,7 @@ TEST_F(KernelTrials, NothingIsTriedNorSaidWithinACapture) {
     EXPECT_EQ(said(), "");
     EXPECT_THAT(verdicts(), IsEmpty());
     fake_.capturing = nullptr;
-    EXPECT_EQ(launched_by_gemm(&fake_).size(), 3u);
+    EXPECT_EQ(launched_by_gemm(&fake_).size(), 5u);
     fake_.capturing = &fake_;
     EXPECT_THAT(launched_by_gemm(&fake_), ElementsAre(kFewRows));
   });
@@ -234,7 +237,7 @@ TEST_F(KernelTrials, OneAtWhoseTrialAProcessEndedHasFailed) {
     });
   }
   std::filesystem::remove(verdicts()[0]);
-  in_a_process([&] { EXPECT_EQ(launched_by_gemm().size(), 3u); });
+  in_a_process([&] { EXPECT_EQ(launched_by_gemm().size(), 5u); });
 }
 
 TEST_F(KernelTrials, OneProcessTriesAndOthersWaitForIt) {
@@ -266,14 +269,14 @@ TEST_F(KernelTrials, OneProcessTriesAndOthersWaitForIt) {
 TEST_F(KernelTrials, LoadKernelsHoldsThem) {
   in_a_process([&] {
     EXPECT_EQ(launched([] { cuda::load_kernels(KernelsOf::quantize); }).size(), 0u);
-    // Of few rows, of block scales and of their groups, each beside a plain kernel.
+    // Of few rows in both formats, of block scales and of their groups, each beside a plain kernel.
     EXPECT_EQ(launched([] { cuda::load_kernels(KernelsOf::gemm); }).size(), 2u * (4 + 14 + 14));
     EXPECT_EQ(launched([] { cuda::load_kernels(KernelsOf::all); }).size(), 2u * 4);
     EXPECT_EQ(launched([] { cuda::load_kernels(KernelsOf::all); }).size(), 0u);
     fake_.capturing = &fake_;
     EXPECT_THAT(launched_by_gemm(&fake_), ElementsAre(kFewRows));
   });
-  EXPECT_EQ(verdicts().size(), 36u);
+  EXPECT_EQ(verdicts().size(), 32u);
 }
 
 /// A kernel that groups use too may fail that alone.
