@@ -34,7 +34,7 @@ bool takes_fp8(const GroupedGemmArguments& x, const cuda::Chip& chip) {
          fits_tma(x.b) && fits_any_rows;
 }
 
-/// Has rows of A gathered, by no tensor copy.
+/// Has rows of A gathered, by no tensor copy, and scales brought by none.
 void set_gather(GroupedStep& step, Fp8GroupedParams& p, const GroupedGemmArguments& x) {
   if (x.index == nullptr) return;
   check_size("a.rows", x.a.rows);
@@ -80,7 +80,7 @@ GroupedStep fp8_step_of(const GroupedGemmArguments& x, const cuda::Chip& chip) {
   check_problem(dense, chip);
   Fp8GemmSize size = size_of(dense);
   size.m = x.rows;
-  // Where rows are gathered, threads bring the scales, by whatever kernel.
+  // Where rows are gathered, threads bring scales of any kind, by those kernels, too.
   size.may_copy_scales = size.may_copy_scales || x.index != nullptr;
   size.loads_scales = true;  // which there is no kernel without
   const Fp8LaunchConfig c = fp8_config_of(x, size, chip);
@@ -97,8 +97,7 @@ GroupedStep fp8_step_of(const GroupedGemmArguments& x, const cuda::Chip& chip) {
   step.maps = of_dense.maps;
   Fp8GroupedParams& p = step.params.emplace<Fp8GroupedParams>();
   static_cast<Fp8GemmParts&>(p) = from;
-  if (p.a_scale_box_rows != 0 && x.index == nullptr && !is_masked(x) &&
-      x.a.layout == ScaleLayout::mn_major) {
+  if (p.a_scale_box_rows != 0 && !is_masked(x) && x.a.layout == ScaleLayout::mn_major) {
     // A copy begins at a multiple of 16 bytes, a group's rows anywhere.
     p.a_scale_box_rows += kBoxStepA;
     step.maps[static_cast<std::size_t>(Fp8GemmMap::a_scales)] =

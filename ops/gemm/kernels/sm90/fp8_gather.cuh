@@ -1,5 +1,5 @@
-// Rows of A that are gathered, which no tensor copy of Hopper does: some warps of the warpgroup
-// that loads copy them, a thread 16 bytes at a time, and the others bring scales.
+// Rows of A that are gathered, which no tensor copy of Hopper does: three warps of the warpgroup
+// that loads copy them, a thread 16 bytes at a time, and the fourth brings scales (fp8_load.cuh).
 //
 // Who copies has a part of each k-block and waits for nothing but an empty stage: copies arrive by
 // themselves when they have ended, so that a stage is full as soon as memory is, and all that are
