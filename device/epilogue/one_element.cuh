@@ -16,9 +16,9 @@ struct RowPlace {
   uint32_t row;
 };
 
-/// D = gate * (v + bias) + beta * C, rounded to D's type. `v` has alpha and all scales.
-BLOCKSCALE_DEVICE void store_one(const LinearEpilogue& e, const RowPlace& at, uint32_t column,
-                                 float v) {
+/// gate * (v + bias) + beta * C. `v` has alpha and all scales.
+BLOCKSCALE_DEVICE float combine_one(const LinearEpilogue& e, const RowPlace& at, uint32_t column,
+                                    float v) {
   if (e.bias.data != nullptr) {
     const RowPart bias = row_part(e.bias, e, at.group, 0, column);
     v = ptx::add_rn(v, load_element(bias, e.bias.dtype, 0));
@@ -31,6 +31,12 @@ BLOCKSCALE_DEVICE void store_one(const LinearEpilogue& e, const RowPlace& at, ui
     const RowPart c = row_part(e.c, e, at.matrix, at.row, column);
     v = ptx::fma_rn(e.beta, load_element(c, e.c.dtype, 0), v);
   }
+  return v;
+}
+
+/// D = v, rounded to D's type.
+BLOCKSCALE_DEVICE void store_one(const LinearEpilogue& e, const RowPlace& at, uint32_t column,
+                                 float v) {
   const RowPart d = row_part(e.d, e, at.matrix, at.row, column);
   if (e.d.dtype == Format::f32) {
     store_element(d, 0, v);

@@ -12,6 +12,21 @@ std::int64_t transform_workspace_bytes(const GemmArguments& x) {
   return ceil_div(numbers_before_transform(x) * 4, 16) * 16;
 }
 
+ResultTransform result_transform_of(const quantize_detail::FusedInput& input) {
+  ResultTransform t;
+  t.is_gated = input.transform == InputTransform::swiglu;
+  if (t.is_gated) {
+    t.is_clamped = input.is_clamped;
+    t.swiglu = input.swiglu;
+    t.gate_order = input.gate_order;
+    t.gate_group = Divisor(static_cast<std::uint32_t>(input.gate_group));
+  } else if (is_gelu(input.transform)) {
+    t.is_gelu = true;
+    t.gelu = input.transform == InputTransform::gelu_tanh ? math::kGeluTanh : math::kGeluErf;
+  }
+  return t;
+}
+
 TransformPlan plan_transform(const GemmArguments& x, const float* numbers, const cuda::Chip& chip) {
   TransformPlan plan;
   plan.architecture = chip.architecture;
@@ -33,16 +48,7 @@ TransformPlan plan_transform(const GemmArguments& x, const float* numbers, const
   p.runs = static_cast<std::uint32_t>(x.d.batch * x.d.rows * of_row);
   p.runs_of_row = Divisor(static_cast<std::uint32_t>(of_row));
   p.rows_of_matrix = Divisor(static_cast<std::uint32_t>(x.d.rows));
-  p.is_gated = fused.transform == InputTransform::swiglu;
-  if (p.is_gated) {
-    p.is_clamped = fused.is_clamped;
-    p.swiglu = fused.swiglu;
-    p.gate_order = fused.gate_order;
-    p.gate_group = Divisor(static_cast<std::uint32_t>(fused.gate_group));
-  } else if (is_gelu(fused.transform)) {
-    p.is_gelu = true;
-    p.gelu = fused.transform == InputTransform::gelu_tanh ? math::kGeluTanh : math::kGeluErf;
-  }
+  p.of_result = result_transform_of(fused);
   constexpr std::uint32_t kBlocksOfMultiprocessor = 8;
   plan.shape.grid = {
       std::min(p.runs, kBlocksOfMultiprocessor * static_cast<std::uint32_t>(chip.multiprocessors))};

@@ -336,7 +336,8 @@ BLOCKSCALE_DEVICE void add_up(const Fp4GemmParams& p, const Fp4GemmMemory& memor
       }
     }
     sum = tensor_scale(ptx::mul_rn(alpha, sum));
-    epilogue::store_one(e, {rows.matrix, rows.group, rows.first + token}, column, sum);
+    const epilogue::RowPlace at = {rows.matrix, rows.group, rows.first + token};
+    epilogue::store_one(e, at, column, epilogue::combine_one(e, at, column, sum));
   }
 }
 

@@ -144,15 +144,16 @@ BLOCKSCALE_DEVICE void bring_a(const Fp8GemvParams& p, const Memory& memory, uin
   ptx::barrier_sync_all();
 }
 
-BLOCKSCALE_DEVICE void store(const LinearEpilogue& e, const epilogue::RowPlace& at, uint32_t column,
-                             float sum) {
+/// D's number before it is rounded.
+BLOCKSCALE_DEVICE float combined(const LinearEpilogue& e, const epilogue::RowPlace& at,
+                                 uint32_t column, float sum) {
   if (e.row_scales.data != nullptr) {
     sum = ptx::mul_rn(sum, epilogue::scale_of(e.row_scales, at.matrix, at.row, e.rows));
   }
   if (e.column_scales.data != nullptr) {
     sum = ptx::mul_rn(sum, epilogue::scale_of(e.column_scales, at.group, column, e.columns));
   }
-  epilogue::store_one(e, at, column, ptx::mul_rn(epilogue::alpha_of(e, at.group), sum));
+  return epilogue::combine_one(e, at, column, ptx::mul_rn(epilogue::alpha_of(e, at.group), sum));
 }
 
 }  // namespace fp8_gemv
@@ -210,7 +211,9 @@ BLOCKSCALE_DEVICE void fp8_gemv_kernel(const Fp8GemvParams& p) {
       sum = ptx::add_rn(sum, ptx::ld_shared<float>(shared + (memory.sums + at)));
     }
     const uint32_t batch = ptx::ctaid_y();
-    fp8_gemv::store(p.epilogue, {batch, batch, 0}, first_row + i, sum);
+    const epilogue::RowPlace at = {batch, batch, 0};
+    epilogue::store_one(p.epilogue, at, first_row + i,
+                        fp8_gemv::combined(p.epilogue, at, first_row + i, sum));
   }
 }
 

@@ -4,11 +4,9 @@
 #pragma once
 
 #include "core/divisor.h"
-#include "core/input_transform.h"
-#include "core/math.h"
 #include "device/epilogue/elements.h"
+#include "device/epilogue/result_transform.h"
 #include "device/kernel.h"
-#include "device/math.h"
 #include "device/ptx/arithmetic.h"
 #include "device/ptx/global_memory.h"
 #include "device/ptx/grid.h"
@@ -28,13 +26,7 @@ struct TransformParams {
   uint32_t runs = 0;     // of all rows
   Divisor runs_of_row;
   Divisor rows_of_matrix;
-  bool is_gelu = false;     // else silu of gates, times their ups
-  bool is_gated = false;    // else ups are 1
-  bool is_clamped = false;  // if it is gated
-  SwigluNumbers swiglu = {};
-  math::GeluTail gelu = {};
-  GateOrder gate_order = GateOrder::gate_first;
-  Divisor gate_group;  // columns: as in gated_columns
+  ResultTransform of_result;
 };
 
 namespace transform {
@@ -46,18 +38,9 @@ struct Numbers {
 };
 
 BLOCKSCALE_DEVICE Numbers load(const TransformParams& p, const float* row, uint32_t column) {
-  if (!p.is_gated) return {ptx::ld_global(row + column), 1};
-  const uint32_t group = p.gate_group.divisor;
-  const float* const first = row + column + int64_t{p.gate_group.quotient(column)} * group;
-  const bool gate_first = p.gate_order == GateOrder::gate_first;
-  return {ptx::ld_global(first + (gate_first ? 0 : group)),
-          ptx::ld_global(first + (gate_first ? group : 0))};
-}
-
-BLOCKSCALE_DEVICE float transformed(const TransformParams& p, const Numbers& of) {
-  using M = device::KernelMath;
-  if (p.is_clamped) return math::clamped_swiglu<M>(of.x, of.up, p.swiglu);
-  return p.is_gelu ? math::gelu<M>(of.x, p.gelu) : math::swiglu<M>(of.x, of.up);
+  if (!p.of_result.is_gated) return {ptx::ld_global(row + column), 1};
+  const ResultTransform::Columns of = p.of_result.columns_of(column);
+  return {ptx::ld_global(row + of.gate), ptx::ld_global(row + of.up)};
 }
 
 /// Run `run` of the columns of a row, from `from` on, to d's element `to` and those behind it. What
@@ -74,7 +57,8 @@ BLOCKSCALE_DEVICE void transform_run(const TransformParams& p, const float* from
   }
   BLOCKSCALE_UNROLL
   for (int i = 0; i < kTransformElements; ++i) {
-    if (column(i) < p.columns) store_element(p.d, to + column(i), finish(transformed(p, of[i])));
+    if (column(i) >= p.columns) continue;
+    store_element(p.d, to + column(i), finish(p.of_result(of[i].x, of[i].up)));
   }
 }
 

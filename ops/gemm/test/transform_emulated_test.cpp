@@ -103,27 +103,29 @@ TEST(EmulatedTransform, MutantsAreRejected) {
     return !is_clean || !problem.is_right();
   };
   const Case &gelu = kCases[0], &swiglu = kCases[6], &clamped = kCases[8], &silu = kCases[9];
-  EXPECT_TRUE(is_rejected(gelu, [](TransformParams& p) { p.gelu = math::kGeluErf; }));
+  EXPECT_TRUE(is_rejected(gelu, [](TransformParams& p) { p.of_result.gelu = math::kGeluErf; }));
   EXPECT_TRUE(is_rejected(gelu, [](TransformParams& p) { --p.columns; }));
   EXPECT_TRUE(is_rejected(gelu, [](TransformParams& p) { ++p.columns; }));
   EXPECT_TRUE(is_rejected(gelu, [](TransformParams& p) { --p.runs; }));
   EXPECT_TRUE(is_rejected(gelu, [](TransformParams& p) { p.d.row_stride++; }));
-  EXPECT_TRUE(is_rejected(swiglu, [](TransformParams& p) { p.gate_group = Divisor(32); }));
   EXPECT_TRUE(
-      is_rejected(swiglu, [](TransformParams& p) { p.gate_order = GateOrder::gate_first; }));
+      is_rejected(swiglu, [](TransformParams& p) { p.of_result.gate_group = Divisor(32); }));
+  EXPECT_TRUE(is_rejected(
+      swiglu, [](TransformParams& p) { p.of_result.gate_order = GateOrder::gate_first; }));
   EXPECT_TRUE(is_rejected(swiglu, [](TransformParams& p) { p.number_columns -= 2; }));
-  EXPECT_TRUE(is_rejected(clamped, [](TransformParams& p) { p.is_clamped = false; }));
-  EXPECT_TRUE(is_rejected(clamped, [](TransformParams& p) { p.swiglu.limit = 1; }));
-  EXPECT_TRUE(is_rejected(clamped, [](TransformParams& p) { p.swiglu.alpha = 1; }));
-  EXPECT_TRUE(is_rejected(clamped, [](TransformParams& p) { p.swiglu.reciprocal_alpha = 1; }));
-  EXPECT_TRUE(is_rejected(clamped, [](TransformParams& p) { p.swiglu.up_shift = 0; }));
+  EXPECT_TRUE(is_rejected(clamped, [](TransformParams& p) { p.of_result.is_clamped = false; }));
+  EXPECT_TRUE(is_rejected(clamped, [](TransformParams& p) { p.of_result.swiglu.limit = 1; }));
+  EXPECT_TRUE(is_rejected(clamped, [](TransformParams& p) { p.of_result.swiglu.alpha = 1; }));
+  EXPECT_TRUE(
+      is_rejected(clamped, [](TransformParams& p) { p.of_result.swiglu.reciprocal_alpha = 1; }));
+  EXPECT_TRUE(is_rejected(clamped, [](TransformParams& p) { p.of_result.swiglu.up_shift = 0; }));
   EXPECT_TRUE(is_rejected(silu, [](TransformParams& p) {
-    p.is_gelu = true;
-    p.gelu = math::kGeluTanh;
+    p.of_result.is_gelu = true;
+    p.of_result.gelu = math::kGeluTanh;
   }));
   EXPECT_TRUE(is_rejected(silu, [](TransformParams& p) {
-    p.is_gated = true;
-    p.gate_group = Divisor(1);
+    p.of_result.is_gated = true;
+    p.of_result.gate_group = Divisor(1);
   }));
 }
 

@@ -116,9 +116,19 @@ GroupedStep fp8_step_of(const GroupedGemmArguments& x, const cuda::Chip& chip) {
   return step;
 }
 
-/// The step of an FP8 product of few rows; nothing where that is not for its kernel: scales that
-/// hold for all of K, or change within a block's rows of B, rows of D that move, sums in the order
-/// of tiles, or a K that is short or whose rows do not fit shared memory.
+/// Whether all of a block's places have one scale of B's a k-block, or all gates and all ups.
+bool has_one_scale(const ScaledTensorView& b, const ResultTransform& transform,
+                   std::uint32_t places) {
+  const auto block_rows = static_cast<std::uint32_t>(recipe_traits(b.recipe).block_rows);
+  const std::uint32_t group = transform.gate_group.divisor;
+  if (block_rows == 0) return true;
+  if (block_rows % places != 0) return false;
+  return !transform.is_gated || group == 1 || group % (places / 2) == 0;
+}
+
+/// The step of an FP8 product of few rows, which may be transformed; nothing where that is not for
+/// its kernel: scales that hold for all of K, or change within a block's rows of B, rows of D that
+/// move, sums in the order of tiles, or a K that is short or whose rows do not fit shared memory.
 std::optional<GroupedStep> few_rows_step(const GroupedGemmArguments& x, const cuda::Chip& chip) {
   constexpr std::int64_t kMostRows = 64, kLeastK = 256, kLeastBlocks = 4;
   if (x.rows * matrices_of(x) > kMostRows || average_rows(x) > kFewRowsOnAverage) return {};
@@ -128,16 +138,18 @@ std::optional<GroupedStep> few_rows_step(const GroupedGemmArguments& x, const cu
   dense.d.rows = x.rows;
   check_problem(dense, chip);
   if (has_scales_at_end(dense)) return {};
+  const bool is_transformed = grouped_gemm_detail::is_transformed(x);
+  const ResultTransform transform =
+      is_transformed ? result_transform_of(transform_of_result(dense)) : ResultTransform{};
   const std::int64_t k_blocks = ceil_div(x.a.k, kFp8BlockK);
+  const auto fits = [&](std::uint32_t division_shift) {
+    return has_one_scale(x.b, transform, fp8_few_rows::columns_of(division_shift));
+  };
   std::uint32_t shift = 0;
   while (1u << shift < kFewWarps && k_blocks >= (kLeastBlocks << (shift + 1))) ++shift;
-  const int block_rows = recipe_traits(x.b.recipe).block_rows;
-  while (block_rows != 0 && 1u << shift < kFewWarps &&
-         fp8_few_rows::columns_of(shift) > static_cast<std::uint32_t>(block_rows)) {
-    ++shift;
-  }
+  while (1u << shift < kFewWarps && !fits(shift)) ++shift;
+  if (!fits(shift)) return {};
   const std::uint32_t columns = fp8_few_rows::columns_of(shift);
-  if (block_rows != 0 && static_cast<std::uint32_t>(block_rows) % columns != 0) return {};
   const auto tiles =
       tiles_of<EntryOrder>(x, kFewRows, ceil_div(x.b.rows, std::int64_t{columns}), 1);
   const std::int64_t bytes =
@@ -163,6 +175,9 @@ std::optional<GroupedStep> few_rows_step(const GroupedGemmArguments& x, const cu
   p.b_scales = scales_of_operand(x.b);
   p.source = source_of(x);
   p.epilogue = epilogue_of(dense);
+  p.epilogue.columns = static_cast<std::uint32_t>(x.b.rows);
+  p.is_transformed = is_transformed;
+  p.transform = transform;
   p.order = tiles.order;
   p.k = static_cast<std::uint32_t>(x.a.k);
   p.division_shift = shift;
@@ -233,16 +248,35 @@ GroupedStep plain_step_of(const GroupedGemmArguments& x, const cuda::Chip& chip)
   return step;
 }
 
-/// The product without what comes behind it: D in f32 at `numbers`, rows where they are.
+/// D in f32 at `numbers`, of so many columns, rows where they are.
+void leave_in_f32(GroupedGemmArguments& x, void* numbers, std::int64_t columns) {
+  x.quantized.reset();
+  x.destinations = nullptr;
+  x.weights = nullptr;
+  x.d = {numbers, Format::f32, x.rows, columns, columns};
+  x.d.batch = matrices_of(x);
+  x.d.batch_stride = x.rows * columns;
+}
+
+/// The product without what comes behind it, D in f32.
 GroupedGemmArguments before_transform(const GroupedGemmArguments& x, void* numbers) {
   GroupedGemmArguments product = x;
   product.transform = Identity{};
-  product.destinations = nullptr;
-  product.weights = nullptr;
-  product.d = {numbers, Format::f32, x.rows, x.b.rows, x.b.rows};
-  product.d.batch = matrices_of(x);
-  product.d.batch_stride = x.rows * x.b.rows;
+  leave_in_f32(product, numbers, x.b.rows);
   return product;
+}
+
+/// A product whose result is quantized, with that result in f32 in place of codes.
+GroupedGemmArguments before_codes(const GroupedGemmArguments& x, void* numbers) {
+  GroupedGemmArguments product = x;
+  product.transform = x.quantized->options.input;
+  leave_in_f32(product, numbers, x.quantized->out.k);
+  return product;
+}
+
+/// Whether the kernel of few rows computes a quantized result but for its codes.
+bool takes_few_rows(const GroupedGemmArguments& x, const cuda::Chip& chip) {
+  return x.quantized && few_rows_step(before_codes(x, nullptr), chip).has_value();
 }
 
 GroupedStep transform_step(const GroupedGemmArguments& x, const float* numbers,
@@ -302,8 +336,9 @@ void add_product(GroupedPlan& plan, const GroupedGemmArguments& x, const cuda::C
   if (const auto tiles = tiles_step(in_place, chip)) plan.steps.push_back(*tiles);
 }
 
-/// Where no epilogue quantizes: D in f32 in the workspace, then all rows as one tensor, there too
-/// unless rows of none are the call's, then the rows of groups to where they belong.
+/// Where no epilogue quantizes: D in f32 in the workspace, what is quantized where the kernel of
+/// few rows transforms it, then all rows as one tensor, there too unless rows of none are the
+/// call's, then the rows of groups to where they belong.
 GroupedPlan plan_and_quantize(const GroupedGemmArguments& x, QuantizedResult quantized,
                               const cuda::Chip& chip, void* workspace) {
   GroupedPlan plan;
@@ -312,11 +347,16 @@ GroupedPlan plan_and_quantize(const GroupedGemmArguments& x, QuantizedResult qua
     return grouped_gemm_detail::take(plan, workspace, bytes);
   };
   const std::int64_t matrices = matrices_of(x);
-  GroupedGemmArguments product = before_transform(x, take(matrices * x.rows * x.b.rows * 4));
-  product.quantized.reset();
+  const bool has_few_rows = takes_few_rows(x, chip);
+  const std::int64_t columns = has_few_rows ? quantized.out.k : x.b.rows;
+  void* const numbers = take(matrices * x.rows * columns * 4);
+  GroupedGemmArguments product =
+      has_few_rows ? before_codes(x, numbers) : before_transform(x, numbers);
   add_product(plan, product, chip, workspace);
 
   GemmArguments dense = as_dense(x);
+  if (has_few_rows) quantized.options.input = Identity{};
+  dense.quantized = quantized;
   dense.d = product.d;
   const ScaleMatrix to = quantizing_epilogue(dense).scales;
   MutableScaledTensorView& out = quantized.out;
@@ -329,12 +369,11 @@ GroupedPlan plan_and_quantize(const GroupedGemmArguments& x, QuantizedResult qua
     out = resolved(out, "quantized.out");
   }
   if (quantization_of(dense).input.is_clamped) {  // which no quantizer fuses: apart, before it
-    const auto* const numbers = static_cast<const float*>(product.d.data);
     product.transform = std::exchange(quantized.options.input, Identity{});
     product.d.data = take(matrices * x.rows * out.k * 4);
     product.d.columns = product.d.row_stride = out.k;
     product.d.batch_stride = x.rows * out.k;
-    plan.steps.push_back(transform_step(product, numbers, chip));
+    plan.steps.push_back(transform_step(product, static_cast<const float*>(numbers), chip));
     dense.d = product.d;
   }
   dense.quantized = quantized;
@@ -357,25 +396,24 @@ bool gathers_rows(const GroupedGemmArguments& x, const cuda::Chip& chip) {
 }
 
 bool takes_entries(const GroupedGemmArguments& x, const cuda::Chip& chip) {
-  GroupedGemmArguments product = before_transform(x, nullptr);
-  product.quantized.reset();
-  return few_rows_step(product, chip) || fp4_few_rows_step(product, chip);
+  return takes_few_rows(x, chip) || (!x.quantized && few_rows_step(x, chip)) ||
+         fp4_few_rows_step(before_transform(x, nullptr), chip);
 }
 
 GroupedPlan plan_grouped(const GroupedGemmArguments& x, const cuda::Chip& chip, void* workspace) {
   GroupedPlan plan;
   plan.architecture = chip.architecture;
   if (x.b.rows == 0 || x.rows == 0 || (!x.quantized && x.d.rows == 0)) return plan;
-  if (grouped_gemm_detail::is_transformed(x)) {
+  if (x.quantized &&
+      (!takes_fp8(x, chip) || takes_few_rows(x, chip) || !fits_epilogue(*x.quantized))) {
+    return plan_and_quantize(x, *x.quantized, chip, workspace);
+  }
+  if (grouped_gemm_detail::is_transformed(x) && !few_rows_step(x, chip)) {
     const auto* const numbers =
         static_cast<const float*>(take(plan, workspace, matrices_of(x) * x.rows * x.b.rows * 4));
     add_product(plan, before_transform(x, workspace), chip, workspace);
     plan.steps.push_back(transform_step(x, numbers, chip));
     return plan;
-  }
-  if (x.quantized &&
-      (!takes_fp8(x, chip) || few_rows_step(x, chip) || !fits_epilogue(*x.quantized))) {
-    return plan_and_quantize(x, *x.quantized, chip, workspace);
   }
   add_product(plan, x, chip, workspace);
   return plan;

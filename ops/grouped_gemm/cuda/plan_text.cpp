@@ -27,7 +27,8 @@ std::string text_of(const EntryOrder& order) {
 }
 std::string text_of(const Fp8FewRowsParams& p) {
   return text_of(p.order) + ", K divided among " + std::to_string(1u << p.division_shift) +
-         " warps" + (p.source.index != nullptr ? ", A gathered" : "");
+         " warps" + (p.source.index != nullptr ? ", A gathered" : "") +
+         (p.is_transformed ? ", D transformed" : "");
 }
 std::string text_of(const Fp4TilesParams& p) {
   return text_of(p.order.grouped) + ", " + std::to_string(p.stages) + " stages" +

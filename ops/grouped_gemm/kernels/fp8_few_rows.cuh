@@ -5,9 +5,11 @@
 // in shared memory: B's rows are mma.sync's 16 rows, A's its 8 columns. Of a row's 128 bytes of a
 // k-block a lane has 16 in each half; that these are not the k that an instruction's fragments ask
 // for of it changes nothing, as they are the same k of both operands. Warps that divide K add up in
-// shared memory.
+// shared memory. With SwiGLU a warp's rows are 8 gates and their ups, so that whoever adds up has
+// both: D has no gates and ups.
 #pragma once
 
+#include "device/epilogue/result_transform.h"
 #include "device/scheduler/block_tiles.h"
 #include "device/scheduler/grouped_order.h"
 #include "ops/gemm/kernels/gemv_fp8.cuh"
@@ -16,6 +18,7 @@ namespace blockscale {
 
 inline constexpr uint32_t kFewRows = 8;       // of a tile
 inline constexpr uint32_t kFewWarpRows = 16;  // of B
+inline constexpr uint32_t kFewGates = kFewWarpRows / 2;
 inline constexpr uint32_t kFewWarps = 8;
 inline constexpr int kFewThreads = 32 * kFewWarps;
 inline constexpr int kFewBlocksPerMultiprocessor = 3;
@@ -25,13 +28,23 @@ struct Fp8FewRowsParams {
   const uint8_t* b = nullptr;
   int64_t a_row_stride = 0, a_batch_stride = 0;  // bytes
   int64_t b_row_stride = 0, b_batch_stride = 0;  // a matrix of B has less than 2^32 bytes
-  GemmScales a_scales, b_scales;                 // B's: one for all rows of a block of threads
-  SourceRows source;                             // of A
-  LinearEpilogue epilogue;
+  GemmScales a_scales, b_scales;  // B's: one for all rows of a block of threads, or all its gates
+                                  // and all its ups
+  SourceRows source;              // of A
+  LinearEpilogue epilogue;        // its columns are B's rows
+  bool is_transformed = false;
+  ResultTransform transform;
   EntryOrder order;             // of tiles of kFewRows, a block's rows of B wide; no row moves
   uint32_t k = 0;               // a multiple of 16
   uint32_t division_shift = 0;  // 2^this warps divide K, at most all
   uint32_t part_blocks = 0;     // k-blocks of each of them, but the last ones
+
+  /// The row of B at a place among those of a warp, whose places begin at `first` of all.
+  BLOCKSCALE_DEVICE uint32_t row_of_b(uint32_t first, uint32_t place) const {
+    if (!transform.is_gated) return first + place;
+    const ResultTransform::Columns of = transform.columns_of(first / 2 + place % kFewGates);
+    return place < kFewGates ? of.gate : of.up;
+  }
 };
 
 namespace fp8_few_rows {
@@ -43,9 +56,12 @@ BLOCKSCALE_HD constexpr uint32_t columns_of(uint32_t division_shift) {
   return (kFewWarps >> division_shift) * kFewWarpRows;
 }
 
+/// A row of A's scale of a k-block times those of a warp's first and last 8 rows of B.
+using Scales = device::Vector<float, 2>;
+inline constexpr uint32_t kScalesBytes = sizeof(Scales);
+
 /// Shared memory, in bytes from its start: A's rows, filled up with zeros and so far apart that
-/// reads of neighbours do not meet; for each of them the products of its scales with B's; sums of
-/// warps; what the order asks for.
+/// reads of neighbours do not meet; Scales of each of them; sums of warps; what the order asks for.
 struct Memory {
   uint32_t row_bytes, scales, sums, order;
 };
@@ -53,7 +69,7 @@ BLOCKSCALE_HD constexpr Memory memory_of(uint32_t k_blocks) {
   Memory m{};
   m.row_bytes = k_blocks * kFp8BlockK + 64;
   m.scales = kFewRows * m.row_bytes;
-  m.sums = m.scales + k_blocks * kFewRows * 4;
+  m.sums = m.scales + k_blocks * kFewRows * kScalesBytes;
   m.order = m.sums + kFewWarps * kFewWarpRows * kFewRows * 4;
   return m;
 }
@@ -70,14 +86,14 @@ class Stream {
   BLOCKSCALE_DEVICE Stream(const Fp8FewRowsParams& p, uint32_t begin, uint32_t end)
       : p_(p), begin_(begin), end_(end) {}
 
-  /// Goes on to a tile of that matrix of B, whose rows of this warp begin at `first_row`.
-  BLOCKSCALE_DEVICE void begin(uint32_t matrix, uint32_t first_row) {
+  /// Goes on to a tile of that matrix of B, where this warp's places begin at `first`.
+  BLOCKSCALE_DEVICE void begin(uint32_t matrix, uint32_t first) {
     b_ = p_.b + matrix * p_.b_batch_stride;
     next_ = begin_;
     byte_ = begin_ * kFp8BlockK + ptx::laneid() % 4 * 16;
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < 2; ++i) {
-      const uint32_t row = first_row + ptx::laneid() / 4 + 8 * i;
+      const uint32_t row = p_.row_of_b(first, ptx::laneid() / 4 + 8 * i);
       // Rows outside of B take its last one's place: what they give is not stored.
       row_[i] = (row < p_.epilogue.columns ? row : p_.epilogue.columns - 1) *
                 static_cast<uint32_t>(p_.b_row_stride);
@@ -119,10 +135,11 @@ class Stream {
   Rows loaded_[kAhead];
 };
 
-/// Fills shared memory with the tile's `rows` rows of A and the products of scales.
+/// Fills shared memory with the tile's `rows` rows of A and their Scales. B's places begin at
+/// `first`.
 BLOCKSCALE_DEVICE void bring_a(const Fp8FewRowsParams& p, const Memory& memory, const Tile& tile,
-                               uint32_t rows, uint32_t k_blocks, uint32_t first_column) {
-  const uint32_t matrix = p.order.matrix_of(tile);
+                               uint32_t rows, uint32_t k_blocks, uint32_t first) {
+  const uint32_t matrix = p.order.matrix_of(tile), of_b = p.order.b_of(tile);
   const ptx::SharedAddress shared = device::shared_base();
   const uint32_t row_steps = k_blocks * 8;
   for (uint32_t i = ptx::tid_x(); i < rows * row_steps; i += kFewThreads) {
@@ -135,12 +152,19 @@ BLOCKSCALE_DEVICE void bring_a(const Fp8FewRowsParams& p, const Memory& memory, 
   for (uint32_t i = ptx::tid_x(); i < rows * k_blocks; i += kFewThreads) {
     const uint32_t row = i / k_blocks, k = i - row * k_blocks;
     uint32_t of_a = 0;
-    const float scale =
-        p.source.find(tile.first_row + row, of_a)
-            ? ptx::mul_rn(fp8_gemv::load_scale(p.a_scales, matrix, of_a, k),
-                          fp8_gemv::load_scale(p.b_scales, p.order.b_of(tile), first_column, k))
-            : 0.0f;
-    ptx::st_shared(shared + (memory.scales + i * 4), scale);
+    Scales scales = {};
+    if (p.source.find(tile.first_row + row, of_a)) {
+      // All loads come before a product that waits for them.
+      const float of_row = fp8_gemv::load_scale(p.a_scales, matrix, of_a, k);
+      BLOCKSCALE_UNROLL
+      for (uint32_t half = 0; half < 2; ++half) {
+        scales.at[half] =
+            fp8_gemv::load_scale(p.b_scales, of_b, p.row_of_b(first, half * kFewGates), k);
+      }
+      BLOCKSCALE_UNROLL
+      for (float& scale : scales.at) scale = ptx::mul_rn(of_row, scale);
+    }
+    ptx::st_shared(shared + (memory.scales + i * kScalesBytes), scales);
   }
   ptx::cp_async_wait_all();
   ptx::barrier_sync_all();
@@ -163,12 +187,14 @@ BLOCKSCALE_DEVICE void multiply(Stream& stream, const Memory& memory, uint32_t r
   ptx::SharedAddress scales_at[2];
   BLOCKSCALE_UNROLL
   for (uint32_t i = 0; i < 2; ++i) {
-    scales_at[i] = shared + (memory.scales + row_or_first(lane % 4 * 2 + i) * k_blocks * 4);
+    const uint32_t first = row_or_first(lane % 4 * 2 + i) * k_blocks;
+    scales_at[i] = shared + (memory.scales + first * kScalesBytes);
   }
   float sums[4] = {};
   stream.for_each([&](uint32_t k, const Stream::Rows& b) {
-    const float scales[2] = {ptx::ld_shared<float>(scales_at[0] + k * 4),
-                             ptx::ld_shared<float>(scales_at[1] + k * 4)};
+    const uint32_t at = k * kScalesBytes;
+    const Scales scales[2] = {ptx::ld_shared<Scales>(scales_at[0] + at),
+                              ptx::ld_shared<Scales>(scales_at[1] + at)};
     ptx::MmaAccumulator products = {};
     BLOCKSCALE_UNROLL
     for (uint32_t half = 0; half < 2; ++half) {
@@ -182,7 +208,9 @@ BLOCKSCALE_DEVICE void multiply(Stream& stream, const Memory& memory, uint32_t r
       }
     }
     BLOCKSCALE_UNROLL
-    for (int i = 0; i < 4; ++i) sums[i] = ptx::fma_rn(products.value[i], scales[i % 2], sums[i]);
+    for (int i = 0; i < 4; ++i) {
+      sums[i] = ptx::fma_rn(products.value[i], scales[i % 2].at[i / 2], sums[i]);
+    }
   });
   BLOCKSCALE_UNROLL
   for (uint32_t i = 0; i < 4; ++i) {
@@ -191,21 +219,36 @@ BLOCKSCALE_DEVICE void multiply(Stream& stream, const Memory& memory, uint32_t r
   }
 }
 
-/// Adds the sums of warps that divide K up, and stores a tile's part of D.
+/// Adds the sums of warps that divide K up, and stores a tile's part of D. A gate's lane and its
+/// up's are kFewGates apart.
 BLOCKSCALE_DEVICE void add_up(const Fp8FewRowsParams& p, const Memory& memory, const Tile& tile,
                               uint32_t rows) {
-  const uint32_t columns = columns_of(p.division_shift), first_column = tile.n * columns;
+  const uint32_t places = columns_of(p.division_shift);
   const uint32_t matrix = p.order.matrix_of(tile), of_b = p.order.b_of(tile);
-  for (uint32_t i = ptx::tid_x(); i < rows * columns; i += kFewThreads) {
-    const uint32_t row = i / columns, column = i - row * columns;
-    if (first_column + column >= p.epilogue.columns) continue;
-    const uint32_t first_warp = column / kFewWarpRows << p.division_shift;
-    float sum = 0;
-    for (uint32_t w = 0; w < 1u << p.division_shift; ++w) {
-      const uint32_t at = sum_offset(first_warp + w, row, column % kFewWarpRows);
-      sum = ptx::add_rn(sum, ptx::ld_shared<float>(device::shared_base() + (memory.sums + at)));
+  const bool is_gated = p.transform.is_gated;
+  for (uint32_t i = ptx::tid_x(); i - ptx::laneid() < rows * places; i += kFewThreads) {
+    const uint32_t row = i / places, place = i - row * places;
+    const uint32_t of_warp = place % kFewWarpRows;
+    const uint32_t first = tile.n * places + place - of_warp;  // of the warp's places
+    const uint32_t row_of_b = p.row_of_b(first, of_warp);
+    const bool is_in_d = row < rows && row_of_b < p.epilogue.columns;
+    const epilogue::RowPlace to = {matrix, of_b, tile.first_row + row};
+    float y = 0;
+    if (is_in_d) {
+      const uint32_t first_warp = place / kFewWarpRows << p.division_shift;
+      for (uint32_t w = 0; w < 1u << p.division_shift; ++w) {
+        const uint32_t at = memory.sums + sum_offset(first_warp + w, row, of_warp);
+        y = ptx::add_rn(y, ptx::ld_shared<float>(device::shared_base() + at));
+      }
+      y = fp8_gemv::combined(p.epilogue, to, row_of_b, y);
     }
-    fp8_gemv::store(p.epilogue, {matrix, of_b, tile.first_row + row}, first_column + column, sum);
+    if (p.is_transformed) {
+      const float up = ptx::shfl_sync_bfly(ptx::kFullMask, y, kFewGates);
+      y = p.transform(y, is_gated ? up : 1.0f);
+    }
+    if (is_in_d && !(is_gated && of_warp >= kFewGates)) {
+      epilogue::store_one(p.epilogue, to, is_gated ? first / 2 + of_warp : row_of_b, y);
+    }
   }
 }
 

@@ -102,6 +102,18 @@ TEST(EmulatedMoe, FewRows) {
                                .bias = true});
   check_few<Fp8FewRowsParams>(
       {.tokens = 4, .hidden = 256, .inner = 320, .experts = 16, .apart = true});
+  check_few<Fp8FewRowsParams>({.tokens = 3,
+                               .hidden = 272,
+                               .inner = 256,
+                               .experts = 16,
+                               .transform = Swiglu{GateOrder::up_first, 64}});
+  check_few<Fp8FewRowsParams>({.tokens = 3,
+                               .hidden = 272,
+                               .inner = 288,
+                               .experts = 16,
+                               .transform = Swiglu{GateOrder::gate_first, 1, 0.7f, 1.702f, 1},
+                               .alphas = true,
+                               .bias = true});
 }
 
 // gpt-oss's layers, and those of NVFP4 with a tensor scale an expert, as decode has them.

@@ -183,6 +183,25 @@ TEST_F(CudaGpuMoe, FewEntriesAreNotSorted) {
   }
 }
 
+// By the kernel of FP8's few rows, of entries and of sorted rows.
+TEST_F(CudaGpuMoe, FewRowsAreTransformed) {
+  const Swiglu of_gpt_oss = {GateOrder::gate_first, 1, 0.7f, 1.702f, 1};
+  const QuantizeInput transforms[] = {Swiglu{}, Swiglu{GateOrder::up_first, 64}, of_gpt_oss, Gelu{},
+                                      Silu{}};
+  for (const std::int64_t tokens : {1, 3, 9}) {
+    LayerCase of = {.tokens = tokens, .hidden = 2064, .inner = 320, .experts = 20, .top_k = 2};
+    of.apart = true;
+    check(of);
+    of.inner = 256;
+    of.apart = false;
+    of.bias = of.alphas = true;
+    for (const QuantizeInput& transform : transforms) {
+      of.transform = transform;
+      check(of);
+    }
+  }
+}
+
 TEST_F(CudaGpuMoe, TransformsAndShards) {
   for (const Recipe activations : {Recipe::fp8_1x128, Recipe::bf16}) {
     check({.activations = activations, .tokens = 60, .transform = Gelu{}});

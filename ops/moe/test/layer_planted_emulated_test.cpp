@@ -80,6 +80,10 @@ TEST(PlantedMoe, OfEntriesThatAreNotSorted) {
   const Plant plants[] = {
       {"rows of other tokens", [&](auto& part) { up(part).source.repeats = Divisor(2); }},
       {"a neighbour's gates and ups", [&](auto& part) { ++up(part).order.groups.first_id; }},
+      {"ups as gates", [&](auto& part) { up(part).transform.gate_order = GateOrder::up_first; }},
+      {"pairs", [&](auto& part) { up(part).transform.gate_group = Divisor(1); }},
+      {"gates alone", [&](auto& part) { up(part).is_transformed = false; }},
+      {"the gates' scales of ups", [&](auto& part) { up(part).b_scales.row_shift = 8; }},
       {"a neighbour's second matrix", [&](auto& part) { ++down(part).order.groups.first_id; }},
       {"the last expert is elsewhere", [&](auto& part) { --down(part).order.groups.matrices; }},
       {"rows of dropped entries", [](auto& part) { part.finalize.params.experts = 1024; }},
