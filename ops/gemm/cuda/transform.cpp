@@ -12,7 +12,8 @@ std::int64_t transform_workspace_bytes(const GemmArguments& x) {
   return ceil_div(numbers_before_transform(x) * 4, 16) * 16;
 }
 
-ResultTransform result_transform_of(const quantize_detail::FusedInput& input) {
+ResultTransform result_transform_of(const GemmArguments& x) {
+  const quantize_detail::FusedInput input = transform_of_result(x);
   ResultTransform t;
   t.is_gated = input.transform == InputTransform::swiglu;
   if (t.is_gated) {
@@ -38,8 +39,7 @@ TransformPlan plan_transform(const GemmArguments& x, const float* numbers, const
     throw Error(ErrorCode::unsupported, "d",
                 "has 2^31 runs of " + std::to_string(kTransformRun) + " columns or more");
   }
-  const quantize_detail::FusedInput fused = transform_of_result(x);
-  plan.transform = fused.transform;
+  plan.transform = transform_of_result(x).transform;
   TransformParams& p = plan.params;
   p.numbers = numbers;
   p.number_columns = x.b.rows;
@@ -48,7 +48,7 @@ TransformPlan plan_transform(const GemmArguments& x, const float* numbers, const
   p.runs = static_cast<std::uint32_t>(x.d.batch * x.d.rows * of_row);
   p.runs_of_row = Divisor(static_cast<std::uint32_t>(of_row));
   p.rows_of_matrix = Divisor(static_cast<std::uint32_t>(x.d.rows));
-  p.of_result = result_transform_of(fused);
+  p.of_result = result_transform_of(x);
   constexpr std::uint32_t kBlocksOfMultiprocessor = 8;
   plan.shape.grid = {
       std::min(p.runs, kBlocksOfMultiprocessor * static_cast<std::uint32_t>(chip.multiprocessors))};

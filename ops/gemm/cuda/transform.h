@@ -9,15 +9,14 @@
 #include "blockscale/gemm.h"
 #include "core/launch_shape.h"
 #include "ops/gemm/kernels/transform.cuh"
-#include "ops/quantize/fused_input.h"
 
 namespace blockscale::gemm_detail {
 
 /// Bytes of workspace that D in f32 takes, a multiple of 16.
 std::int64_t transform_workspace_bytes(const GemmArguments& validated);
 
-/// What kernels compute of a validated transform, which is none of the quantizers' own.
-ResultTransform result_transform_of(const quantize_detail::FusedInput& input);
+/// What kernels compute, of validated arguments with a transform.
+ResultTransform result_transform_of(const GemmArguments& validated);
 
 /// One launch of kTransformKernel.
 struct TransformPlan {

@@ -139,8 +139,7 @@ std::optional<GroupedStep> few_rows_step(const GroupedGemmArguments& x, const cu
   check_problem(dense, chip);
   if (has_scales_at_end(dense)) return {};
   const bool is_transformed = grouped_gemm_detail::is_transformed(x);
-  const ResultTransform transform =
-      is_transformed ? result_transform_of(transform_of_result(dense)) : ResultTransform{};
+  const ResultTransform transform = is_transformed ? result_transform_of(dense) : ResultTransform{};
   const std::int64_t k_blocks = ceil_div(x.a.k, kFp8BlockK);
   const auto fits = [&](std::uint32_t division_shift) {
     return has_one_scale(x.b, transform, fp8_few_rows::columns_of(division_shift));
