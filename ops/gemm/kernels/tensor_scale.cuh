@@ -22,7 +22,8 @@ class TensorFactor {
     return divides_ ? ptx::div_rn(sum, value_) : ptx::mul_rn(sum, value_);
   }
   /// The same of all of them, with one branch. A division is 10 instructions, and of 0, as rows
-  /// that there are not have it, a call; its quotient by a reciprocal is three.
+  /// that there are not have it, a call; its quotient by a reciprocal is three. Where that will not
+  /// do, sums go round through one place, so that there is one division.
   template <int kSums>
   BLOCKSCALE_DEVICE void apply(float (&sums)[kSums]) const {
     if (!divides_) {
@@ -33,8 +34,13 @@ class TensorFactor {
       BLOCKSCALE_UNROLL
       for (int i = 0; i < kSums; ++i) sums[i] = quotient(sums[i]);
     } else {
-      BLOCKSCALE_UNROLL
-      for (float& sum : sums) sum = ptx::div_rn(sum, value_);
+      BLOCKSCALE_NO_UNROLL
+      for (int i = 0; i < kSums; ++i) {
+        const float quotient = ptx::div_rn(sums[0], value_);
+        BLOCKSCALE_UNROLL
+        for (int j = 0; j + 1 < kSums; ++j) sums[j] = sums[j + 1];
+        sums[kSums - 1] = quotient;
+      }
     }
   }
 

@@ -38,14 +38,47 @@ BLOCKSCALE_DEVICE void sync_exchange(const Work<kConfig>& work, uint32_t warpgro
   }
 }
 
-/// What NVFP4's factors have left, and its tensor scales.
+/// A turn is kExchangeTokens rows of A.
+template <Fp4TilesConfig kConfig>
+inline constexpr uint32_t kTurnsOf = static_cast<uint32_t>(kConfig.tokens) / kExchangeTokens;
+
+/// Calls `visit` with each turn. Its code is there once for all turns of NVFP4, whose tensor scales
+/// make it long.
+template <Fp4TilesConfig kConfig, class Visit>
+BLOCKSCALE_DEVICE void for_each_turn(const Visit& visit) {
+  if constexpr (Shared<kConfig>::kIsNvfp4) {
+    BLOCKSCALE_NO_UNROLL
+    for (uint32_t turn = 0; turn < kTurnsOf<kConfig>; ++turn) visit(turn);
+  } else {
+    BLOCKSCALE_UNROLL
+    for (uint32_t turn = 0; turn < kTurnsOf<kConfig>; ++turn) visit(turn);
+  }
+}
+
+/// Calls `visit` with a turn as a number that the compiler knows, as registers want it: behind a
+/// branch for each turn.
+template <Fp4TilesConfig kConfig, class Visit>
+BLOCKSCALE_DEVICE void with_known_turn(uint32_t turn, const Visit& visit) {
+  BLOCKSCALE_UNROLL
+  for (uint32_t known = 0; known < kTurnsOf<kConfig>; ++known) {
+    if (known == turn) visit(known);
+  }
+}
+
+/// A sum times what NVFP4's factors have left. (In a register, so that behind the branches of
+/// with_known_turn() the compiler does not select each sum among all turns'.)
+template <Fp4TilesConfig kConfig>
+BLOCKSCALE_DEVICE float times_left(float sum) {
+  if constexpr (!Shared<kConfig>::kIsNvfp4) return sum;
+  return ptx::in_register(ptx::mul_rn(sum, decoding::kUe4m3Left));
+}
+
+/// NVFP4's.
 template <Fp4TilesConfig kConfig, int kSums>
 BLOCKSCALE_DEVICE void apply_tensor_scales(float (&sums)[kSums], const Fp4TilesParams& p,
                                            const RowSpan& span) {
   if constexpr (!Shared<kConfig>::kIsNvfp4) return;
   const TensorFactor of_b(p.tensor_scale, span.group);
-  BLOCKSCALE_UNROLL
-  for (float& sum : sums) sum = ptx::mul_rn(sum, decoding::kUe4m3Left);
   if (const TensorScale& of_a = p.a_tensor_scale; of_a.data != nullptr) {
     TensorFactor(of_a, span.matrix).apply(sums);
   }
@@ -57,7 +90,7 @@ template <Fp4TilesConfig kConfig>
 class Storer {
  public:
   using Sums = ptx::WgmmaAccumulator<kConfig.tokens>;
-  static constexpr uint32_t kTurns = static_cast<uint32_t>(kConfig.tokens) / kExchangeTokens;
+  static constexpr uint32_t kTurns = kTurnsOf<kConfig>;
 
   BLOCKSCALE_DEVICE Storer(const Work<kConfig>& work, const Shared<kConfig>& shared, uint32_t warp)
       : work_(work), shared_(shared), warp_(warp) {}
@@ -66,20 +99,21 @@ class Storer {
     const auto& p = work_.p;
     const uint32_t warpgroup = warp_ / 4;
     const RowSpan span = work_.span(tile);
-    BLOCKSCALE_UNROLL
-    for (uint32_t turn = 0; turn < kTurns; ++turn) {
-      give(sums, turn);
+    for_each_turn<kConfig>([&](uint32_t turn) {
+      with_known_turn<kConfig>(turn, [&](uint32_t known) { give(sums, known); });
       sync_exchange(work_, warpgroup);
       if (!work_.divides_k() || warp_ % p.blocks_k == work_.rank) {
         float own[kOwn];
         take(own);
+        BLOCKSCALE_UNROLL
+        for (float& sum : own) sum = times_left<kConfig>(sum);
         apply_tensor_scales<kConfig>(own, p, span);
         Store(p.epilogue, p.map(Fp4TilesMap::d), shared_.results(warp_), p.order.row_map())(
             own, span, tile.first_row + turn * kExchangeTokens + warp_ % 4 * 16,
             tile.n * kTileRows + warpgroup * 64);
       }
       sync_exchange(work_, warpgroup);
-    }
+    });
   }
 
   BLOCKSCALE_DEVICE static void finish() { Store::finish(); }
@@ -155,13 +189,16 @@ class DirectStorer {
     const float alpha = epilogue::alpha_of(e, tile.group);
     const ColumnNumbers bias(e.bias, e, tile.group, own), gate(e.gate, e, 0, own);
     const RowSpan span = work_.span(tile);
-    BLOCKSCALE_UNROLL
-    for (uint32_t turn = 0; turn < Storer<kConfig>::kTurns; ++turn) {
+    for_each_turn<kConfig>([&](uint32_t turn) {
       const uint32_t row = tile.first_row + turn * kExchangeTokens;
-      if (row >= tile.end_row) break;
+      if (row >= tile.end_row) return;
       float numbers[kOwn];
-      BLOCKSCALE_UNROLL
-      for (int i = 0; i < kOwn; ++i) numbers[i] = sums.get(static_cast<int>(turn) * kOwn + i);
+      with_known_turn<kConfig>(turn, [&](uint32_t known) {
+        BLOCKSCALE_UNROLL
+        for (int i = 0; i < kOwn; ++i) {
+          numbers[i] = times_left<kConfig>(sums.get(static_cast<int>(known) * kOwn + i));
+        }
+      });
       apply_tensor_scales<kConfig>(numbers, p, span);
       if (e.row_scales.data != nullptr) apply_row_scales(numbers, span, row);
       if (alpha != 1) {
@@ -187,7 +224,7 @@ class DirectStorer {
       ptx::fence_proxy_async_shared();
       sync_warpgroup(warp_ / 4);
       store_rows(span, row + warp_ % 4 * 16, column);
-    }
+    });
   }
 
  private:
