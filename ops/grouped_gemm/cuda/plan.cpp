@@ -273,9 +273,9 @@ GroupedGemmArguments before_codes(const GroupedGemmArguments& x, void* numbers) 
   return product;
 }
 
-/// Whether the kernel of few rows computes a quantized result but for its codes.
+/// Whether FP8's kernel of few rows computes the result, but for codes.
 bool takes_few_rows(const GroupedGemmArguments& x, const cuda::Chip& chip) {
-  return x.quantized && few_rows_step(before_codes(x, nullptr), chip).has_value();
+  return few_rows_step(x.quantized ? before_codes(x, nullptr) : x, chip).has_value();
 }
 
 GroupedStep transform_step(const GroupedGemmArguments& x, const float* numbers,
@@ -395,8 +395,7 @@ bool gathers_rows(const GroupedGemmArguments& x, const cuda::Chip& chip) {
 }
 
 bool takes_entries(const GroupedGemmArguments& x, const cuda::Chip& chip) {
-  return takes_few_rows(x, chip) || (!x.quantized && few_rows_step(x, chip)) ||
-         fp4_few_rows_step(before_transform(x, nullptr), chip);
+  return takes_few_rows(x, chip) || fp4_few_rows_step(before_transform(x, nullptr), chip);
 }
 
 GroupedPlan plan_grouped(const GroupedGemmArguments& x, const cuda::Chip& chip, void* workspace) {
@@ -407,7 +406,7 @@ GroupedPlan plan_grouped(const GroupedGemmArguments& x, const cuda::Chip& chip, 
       (!takes_fp8(x, chip) || takes_few_rows(x, chip) || !fits_epilogue(*x.quantized))) {
     return plan_and_quantize(x, *x.quantized, chip, workspace);
   }
-  if (grouped_gemm_detail::is_transformed(x) && !few_rows_step(x, chip)) {
+  if (grouped_gemm_detail::is_transformed(x) && !takes_few_rows(x, chip)) {
     const auto* const numbers =
         static_cast<const float*>(take(plan, workspace, matrices_of(x) * x.rows * x.b.rows * 4));
     add_product(plan, before_transform(x, workspace), chip, workspace);
