@@ -9,6 +9,7 @@
 
 namespace blockscale {
 
+/// As it is by default SiLU: none is what launches say beside it.
 struct ResultTransform {
   bool is_gelu = false;     // else silu of gates, times their ups
   bool is_gated = false;    // else ups are 1

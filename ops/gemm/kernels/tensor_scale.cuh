@@ -36,10 +36,10 @@ class TensorFactor {
     } else {
       BLOCKSCALE_NO_UNROLL
       for (int i = 0; i < kSums; ++i) {
-        const float quotient = ptx::div_rn(sums[0], value_);
+        const float divided = ptx::div_rn(sums[0], value_);
         BLOCKSCALE_UNROLL
         for (int j = 0; j + 1 < kSums; ++j) sums[j] = sums[j + 1];
-        sums[kSums - 1] = quotient;
+        sums[kSums - 1] = divided;
       }
     }
   }

@@ -116,7 +116,8 @@ GroupedStep fp8_step_of(const GroupedGemmArguments& x, const cuda::Chip& chip) {
   return step;
 }
 
-/// Whether all of a block's places have one scale of B's a k-block, or all gates and all ups.
+/// Whether all of a block's places have one scale of B's a k-block, or all gates and all ups: those
+/// are a run of rows each, which lies in one block of rows if it lies in one group.
 bool has_one_scale(const ScaledTensorView& b, const ResultTransform& transform,
                    std::uint32_t places) {
   const auto block_rows = static_cast<std::uint32_t>(recipe_traits(b.recipe).block_rows);
@@ -127,10 +128,12 @@ bool has_one_scale(const ScaledTensorView& b, const ResultTransform& transform,
 }
 
 /// The step of an FP8 product of few rows, which may be transformed; nothing where that is not for
-/// its kernel: scales that hold for all of K, or change within a block's rows of B, rows of D that
-/// move, sums in the order of tiles, or a K that is short or whose rows do not fit shared memory.
+/// its kernel: codes as the result, scales that hold for all of K, or change within a block's rows
+/// of B, rows of D that move, sums in the order of tiles, or a K that is short or whose rows do not
+/// fit shared memory.
 std::optional<GroupedStep> few_rows_step(const GroupedGemmArguments& x, const cuda::Chip& chip) {
   constexpr std::int64_t kMostRows = 64, kLeastK = 256, kLeastBlocks = 4;
+  if (x.quantized) return {};
   if (x.rows * matrices_of(x) > kMostRows || average_rows(x) > kFewRowsOnAverage) return {};
   if (!takes_fp8(x, chip) || x.batch_invariant || x.destinations != nullptr) return {};
   if (x.a.k < kLeastK || x.a.k % 16 != 0 || x.b.rows * x.b.value_row_stride >> 32 != 0) return {};
@@ -142,15 +145,14 @@ std::optional<GroupedStep> few_rows_step(const GroupedGemmArguments& x, const cu
   const ResultTransform transform = is_transformed ? result_transform_of(dense) : ResultTransform{};
   const std::int64_t k_blocks = ceil_div(x.a.k, kFp8BlockK);
   const auto fits = [&](std::uint32_t division_shift) {
-    return has_one_scale(x.b, transform, fp8_few_rows::columns_of(division_shift));
+    return has_one_scale(x.b, transform, fp8_few_rows::places_of(division_shift));
   };
   std::uint32_t shift = 0;
   while (1u << shift < kFewWarps && k_blocks >= (kLeastBlocks << (shift + 1))) ++shift;
   while (1u << shift < kFewWarps && !fits(shift)) ++shift;
   if (!fits(shift)) return {};
-  const std::uint32_t columns = fp8_few_rows::columns_of(shift);
-  const auto tiles =
-      tiles_of<EntryOrder>(x, kFewRows, ceil_div(x.b.rows, std::int64_t{columns}), 1);
+  const std::uint32_t places = fp8_few_rows::places_of(shift);
+  const auto tiles = tiles_of<EntryOrder>(x, kFewRows, ceil_div(x.b.rows, std::int64_t{places}), 1);
   const std::int64_t bytes =
       fp8_few_rows::memory_of(static_cast<std::uint32_t>(k_blocks)).order + order_bytes(x);
   if (k_blocks * kFp8BlockK * kFewRows > chip.shared_bytes || bytes > chip.shared_bytes) return {};
@@ -182,7 +184,7 @@ std::optional<GroupedStep> few_rows_step(const GroupedGemmArguments& x, const cu
   p.division_shift = shift;
   p.part_blocks = static_cast<std::uint32_t>(ceil_div(k_blocks, std::int64_t{1} << shift));
   set_group_strides(p.epilogue, x);
-  set_tiles(step, tiles, kFewRows, static_cast<int>(columns));
+  set_tiles(step, tiles, kFewRows, static_cast<int>(places));
   return step;
 }
 
@@ -335,9 +337,9 @@ void add_product(GroupedPlan& plan, const GroupedGemmArguments& x, const cuda::C
   if (const auto tiles = tiles_step(in_place, chip)) plan.steps.push_back(*tiles);
 }
 
-/// Where no epilogue quantizes: D in f32 in the workspace, what is quantized where the kernel of
-/// few rows transforms it, then all rows as one tensor, there too unless rows of none are the
-/// call's, then the rows of groups to where they belong.
+/// Where no epilogue quantizes: first f32 in the workspace, D or, by the kernel of few rows, what
+/// the transform makes of it; then the codes of all rows as one tensor, there too unless rows of
+/// none are the call's; then the rows of groups to where they belong.
 GroupedPlan plan_and_quantize(const GroupedGemmArguments& x, QuantizedResult quantized,
                               const cuda::Chip& chip, void* workspace) {
   GroupedPlan plan;
@@ -346,15 +348,15 @@ GroupedPlan plan_and_quantize(const GroupedGemmArguments& x, QuantizedResult qua
     return grouped_gemm_detail::take(plan, workspace, bytes);
   };
   const std::int64_t matrices = matrices_of(x);
-  const bool has_few_rows = takes_few_rows(x, chip);
-  const std::int64_t columns = has_few_rows ? quantized.out.k : x.b.rows;
+  const bool is_transformed = takes_few_rows(x, chip);
+  const std::int64_t columns = is_transformed ? quantized.out.k : x.b.rows;
   void* const numbers = take(matrices * x.rows * columns * 4);
   GroupedGemmArguments product =
-      has_few_rows ? before_codes(x, numbers) : before_transform(x, numbers);
+      is_transformed ? before_codes(x, numbers) : before_transform(x, numbers);
   add_product(plan, product, chip, workspace);
 
   GemmArguments dense = as_dense(x);
-  if (has_few_rows) quantized.options.input = Identity{};
+  if (is_transformed) quantized.options.input = Identity{};
   dense.quantized = quantized;
   dense.d = product.d;
   const ScaleMatrix to = quantizing_epilogue(dense).scales;

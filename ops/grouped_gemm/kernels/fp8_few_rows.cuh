@@ -39,7 +39,8 @@ struct Fp8FewRowsParams {
   uint32_t division_shift = 0;  // 2^this warps divide K, at most all
   uint32_t part_blocks = 0;     // k-blocks of each of them, but the last ones
 
-  /// The row of B at a place among those of a warp, whose places begin at `first` of all.
+  /// B's row at a place. Places are B's rows in the order in which warps take them, kFewWarpRows
+  /// each: with SwiGLU kFewGates gates, then their ups. `first` is the first one of a warp's.
   BLOCKSCALE_DEVICE uint32_t row_of_b(uint32_t first, uint32_t place) const {
     if (!transform.is_gated) return first + place;
     const ResultTransform::Columns of = transform.columns_of(first / 2 + place % kFewGates);
@@ -52,7 +53,7 @@ namespace fp8_few_rows {
 using fp8_gemv::Bytes16;
 
 /// Rows of B that a block has.
-BLOCKSCALE_HD constexpr uint32_t columns_of(uint32_t division_shift) {
+BLOCKSCALE_HD constexpr uint32_t places_of(uint32_t division_shift) {
   return (kFewWarps >> division_shift) * kFewWarpRows;
 }
 
@@ -220,10 +221,11 @@ BLOCKSCALE_DEVICE void multiply(Stream& stream, const Memory& memory, uint32_t r
 }
 
 /// Adds the sums of warps that divide K up, and stores a tile's part of D. A gate's lane and its
-/// up's are kFewGates apart.
+/// up's are kFewGates apart; what an up's makes of them is not stored. Whole warps go round
+/// together, as they exchange: lanes that have nothing of D with 0.
 BLOCKSCALE_DEVICE void add_up(const Fp8FewRowsParams& p, const Memory& memory, const Tile& tile,
                               uint32_t rows) {
-  const uint32_t places = columns_of(p.division_shift);
+  const uint32_t places = places_of(p.division_shift);
   const uint32_t matrix = p.order.matrix_of(tile), of_b = p.order.b_of(tile);
   const bool is_gated = p.transform.is_gated;
   for (uint32_t i = ptx::tid_x(); i - ptx::laneid() < rows * places; i += kFewThreads) {
@@ -233,21 +235,21 @@ BLOCKSCALE_DEVICE void add_up(const Fp8FewRowsParams& p, const Memory& memory, c
     const uint32_t row_of_b = p.row_of_b(first, of_warp);
     const bool is_in_d = row < rows && row_of_b < p.epilogue.columns;
     const epilogue::RowPlace to = {matrix, of_b, tile.first_row + row};
-    float y = 0;
+    float number = 0;
     if (is_in_d) {
       const uint32_t first_warp = place / kFewWarpRows << p.division_shift;
       for (uint32_t w = 0; w < 1u << p.division_shift; ++w) {
         const uint32_t at = memory.sums + sum_offset(first_warp + w, row, of_warp);
-        y = ptx::add_rn(y, ptx::ld_shared<float>(device::shared_base() + at));
+        number = ptx::add_rn(number, ptx::ld_shared<float>(device::shared_base() + at));
       }
-      y = fp8_gemv::combined(p.epilogue, to, row_of_b, y);
+      number = fp8_gemv::combined(p.epilogue, to, row_of_b, number);
     }
     if (p.is_transformed) {
-      const float up = ptx::shfl_sync_bfly(ptx::kFullMask, y, kFewGates);
-      y = p.transform(y, is_gated ? up : 1.0f);
+      const float up = ptx::shfl_sync_bfly(ptx::kFullMask, number, kFewGates);
+      number = p.transform(number, is_gated ? up : 1.0f);
     }
     if (is_in_d && !(is_gated && of_warp >= kFewGates)) {
-      epilogue::store_one(p.epilogue, to, is_gated ? first / 2 + of_warp : row_of_b, y);
+      epilogue::store_one(p.epilogue, to, is_gated ? first / 2 + of_warp : row_of_b, number);
     }
   }
 }
@@ -266,18 +268,18 @@ BLOCKSCALE_DEVICE void fp8_few_rows_kernel(const Fp8FewRowsParams& p) {
   Tile tile = tiles.tile(index);
 
   const uint32_t warp = device::warp_index();
-  const uint32_t columns = fp8_few_rows::columns_of(p.division_shift);
+  const uint32_t places = fp8_few_rows::places_of(p.division_shift);
   const uint32_t group = warp >> p.division_shift;
   const uint32_t part = warp - (group << p.division_shift);
   const uint32_t begin = part * p.part_blocks, end = begin + p.part_blocks;
   fp8_few_rows::Stream stream(p, begin, end < k_blocks ? end : k_blocks);
   const auto begin_stream = [&] {
-    stream.begin(p.order.b_of(tile), tile.n * columns + group * kFewWarpRows);
+    stream.begin(p.order.b_of(tile), tile.n * places + group * kFewWarpRows);
   };
   begin_stream();
   for (;;) {
     const uint32_t left = tile.end_row - tile.first_row, rows = left < kFewRows ? left : kFewRows;
-    fp8_few_rows::bring_a(p, memory, tile, rows, k_blocks, tile.n * columns);
+    fp8_few_rows::bring_a(p, memory, tile, rows, k_blocks, tile.n * places);
     fp8_few_rows::multiply(stream, memory, rows, k_blocks);
     // The next tile's B comes while this one's sums are added up.
     const Tile done = tile;

@@ -79,6 +79,43 @@ TEST(GroupedPlan, KernelsFollowOperandsAndRows) {
               HasSubstr("grouped_gemm_plain_32x32_bf16:"));
 }
 
+// By the kernel of few rows where all gates of a block have one scale, and all ups; else by tiles
+// that quantize. Gates and ups are in the workspace of neither.
+TEST(GroupedPlan, FewRowsThatAreQuantized) {
+  const auto plan_with = [](std::int64_t inner, const Swiglu& swiglu) {
+    Random random(1);
+    LaunchedProblem problem(random, {.rows = {1, 0, 2, 0}, .n = 2 * inner, .k = 512, .behind = 0});
+    GroupedGemmArguments& x = problem.x();
+    x.expected_rows = 1;
+    x.d = {};
+    MutableScaledTensorView& out = x.quantized.emplace().out;
+    out.recipe = Recipe::fp8_1x128;
+    out.rows = 3;
+    out.k = inner;
+    std::vector<std::uint8_t> values(static_cast<std::size_t>(3 * inner));
+    std::vector<float> scales(static_cast<std::size_t>(3 * ceil_div(inner, std::int64_t{128})));
+    out.values = values.data();
+    out.scales = scales.data();
+    x.quantized->options.input = swiglu;
+    return plan_of(problem, cuda::chip_named("H200"));
+  };
+  const auto text_with = [&](std::int64_t inner, const Swiglu& swiglu) {
+    return plan_with(inner, swiglu).str();
+  };
+  for (const std::int64_t inner : {128, 192, 264}) {
+    const GroupedPlan plan = plan_with(inner, Swiglu{});
+    EXPECT_THAT(plan.str(), HasSubstr("grouped_gemm_fp8_few_rows")) << inner;
+    EXPECT_THAT(plan.str(), HasSubstr("D transformed")) << inner;
+    EXPECT_LT(plan.workspace_bytes, 3 * 2 * inner * 4) << inner;
+  }
+  EXPECT_THAT(text_with(132, Swiglu{GateOrder::up_first, 1}), HasSubstr("D transformed"));
+  for (const std::int64_t inner : {100, 132, 260}) {
+    const GroupedPlan plan = plan_with(inner, Swiglu{});
+    EXPECT_THAT(plan.str(), HasSubstr("columns_quantized")) << inner;
+    EXPECT_EQ(plan.workspace_bytes, 0) << inner;
+  }
+}
+
 /// What the driver and the kernel ask of a launch of few rows with weights in FP4.
 void expect_launchable(const GroupedStep& step, const GroupedGemmArguments& x,
                        const cuda::Chip& chip) {

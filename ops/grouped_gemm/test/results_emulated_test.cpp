@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <numeric>
 #include <string>
 #include <variant>
 #include <vector>
@@ -34,12 +33,26 @@ std::vector<float> product_of(const GroupedGemmArguments& arguments,
   x.destinations = nullptr;
   x.weights = nullptr;
   const std::int64_t rows = x.rows != 0 ? x.rows : x.a.rows;
-  std::vector<float> numbers(static_cast<std::size_t>(rows * x.b.rows), NAN);
+  std::vector<float> numbers(static_cast<std::size_t>(x.a.batch * rows * x.b.rows), NAN);
   x.d = {numbers.data(), Format::f32, rows, x.b.rows, x.b.rows};
+  x.d.batch = x.a.batch;
+  x.d.batch_stride = rows * x.b.rows;
   buffers.push_back(emulator::output("numbers", numbers));
   EXPECT_TRUE(test::emulate(grouped_gemm_detail::validated(x), test::chip_of(3), buffers,
                             emulator::in_order()));
   return numbers;
+}
+
+/// Rows of groups, of all that lie one behind the other: `of_matrix` in a matrix, if each has one.
+std::vector<std::int64_t> rows_of_groups(const std::vector<std::int32_t>& counts,
+                                         std::int64_t of_matrix) {
+  std::vector<std::int64_t> rows;
+  for (std::size_t g = 0; g < counts.size(); ++g) {
+    const std::int64_t first =
+        of_matrix != 0 ? static_cast<std::int64_t>(g) * of_matrix : std::ssize(rows);
+    for (std::int64_t i = 0; i < counts[g]; ++i) rows.push_back(first + i);
+  }
+  return rows;
 }
 
 /// Few enough for kernels that read B once for eight of them.
@@ -56,13 +69,15 @@ TEST(EmulatedGroupResults, AreTransformed) {
   struct Case {
     Recipe a, b;
     std::vector<std::int32_t> rows;
-    std::int64_t k = 128;
+    std::int64_t n = 128, k = 128;
+    bool is_few = false, masked = false;
   };
   const Case cases[] = {{Recipe::fp8_1x128, Recipe::fp8_128x128, {3, 0, 37, 20}},
-                        {Recipe::fp8_1x128, Recipe::fp8_128x128, kFewRows, 272},
+                        {Recipe::fp8_1x128, Recipe::fp8_128x128, kFewRows, 384, 272, true},
+                        {Recipe::fp8_1x128, Recipe::fp8_128x128, {1, 0, 2}, 128, 272, true, true},
                         {Recipe::bf16, Recipe::mxfp4, {3, 0, 37, 20}}};
   for (const Case& given : cases) {
-    const bool is_few = given.rows == kFewRows;
+    const bool is_few = given.is_few;
     for (const test::TransformCase& transform : test::kTransformCases) {
       for (const bool scattered : {false, true}) {
         if (is_few && scattered) continue;  // the transform is then a launch, as of other rows
@@ -72,15 +87,17 @@ TEST(EmulatedGroupResults, AreTransformed) {
         GroupedCase of = {.a = given.a,
                           .b = given.b,
                           .rows = given.rows,
-                          .n = 128,
+                          .n = given.n,
                           .k = given.k,
                           .family = InputFamily::normal,
+                          .masked = given.masked,
                           .bias = true,
                           .scattered = scattered};
         LaunchedProblem problem(random, of);
         GroupedGemmArguments& x = problem.x();
+        if (is_few) x.expected_rows = 1;
         const std::vector<float> numbers = product_of(x, problem.buffers());
-        test::TestMatrix d(Format::bf16, x.d.rows, transform.columns(of.n));
+        test::TestMatrix d(Format::bf16, x.d.rows, transform.columns(of.n), x.d.batch);
         x.transform = transform.input;
         x.d = d.view();
         const GroupedGemmArguments checked = grouped_gemm_detail::validated(x);
@@ -88,9 +105,8 @@ TEST(EmulatedGroupResults, AreTransformed) {
         EXPECT_EQ(columns_of_few_rows(plan), is_few ? x.d.columns : 0);
         ASSERT_TRUE(
             test::emulate(checked, test::chip_of(3), problem.buffers(), emulator::random_order(4)));
-        test::TestMatrix expected(Format::bf16, x.d.rows, x.d.columns);
-        const std::int64_t rows = std::accumulate(given.rows.begin(), given.rows.end(), 0);
-        for (std::int64_t r = 0; r < rows; ++r) {
+        test::TestMatrix expected(Format::bf16, x.d.rows, x.d.columns, x.d.batch);
+        for (const std::int64_t r : rows_of_groups(given.rows, given.masked ? x.d.rows : 0)) {
           const std::int64_t to = scattered ? x.destinations[r] : r;
           if (to < 0) continue;
           for (std::int64_t c = 0; c < x.d.columns; ++c) {

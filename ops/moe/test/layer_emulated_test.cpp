@@ -96,7 +96,7 @@ TEST(EmulatedMoe, FewRows) {
                                .w2 = Recipe::fp8_128x128_ue8m0,
                                .tokens = 1,
                                .hidden = 528,
-                               .inner = 256,
+                               .inner = 304,
                                .experts = 8,
                                .alphas = true,
                                .bias = true});

@@ -149,8 +149,9 @@ TEST(MoePlan, FewEntriesAreNotSorted) {
       text.starts_with("nothing is sorted: each entry has the row of its number\n"
                        "quantize_blocks_"))
       << text;
-  EXPECT_THAT(text,
-              HasSubstr("few_rows: at most 12 tiles of 8 x 128, each of an entry, K divided"));
+  EXPECT_THAT(
+      text, HasSubstr("few_rows: at most 12 tiles of 8 x 128, each of an entry, K divided among 1 "
+                      "warps, D transformed"));
   EXPECT_THAT(text, HasSubstr("moe_finalize: 1 runs"));
   EXPECT_THAT(text, Not(HasSubstr("sort: ")));
   EXPECT_THAT(text, Not(HasSubstr("gathered")));
