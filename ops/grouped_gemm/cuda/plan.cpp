@@ -267,17 +267,18 @@ GroupedGemmArguments before_transform(const GroupedGemmArguments& x, void* numbe
   return product;
 }
 
-/// A product whose result is quantized, with that result in f32 in place of codes.
-GroupedGemmArguments before_codes(const GroupedGemmArguments& x, void* numbers) {
+/// The product with what is quantized, in f32, as its result.
+GroupedGemmArguments before_codes(const GroupedGemmArguments& x, const QuantizedResult& quantized,
+                                  void* numbers) {
   GroupedGemmArguments product = x;
-  product.transform = x.quantized->options.input;
-  leave_in_f32(product, numbers, x.quantized->out.k);
+  product.transform = quantized.options.input;
+  leave_in_f32(product, numbers, quantized.out.k);
   return product;
 }
 
 /// Whether FP8's kernel of few rows computes the result, but for codes.
 bool takes_few_rows(const GroupedGemmArguments& x, const cuda::Chip& chip) {
-  return few_rows_step(x.quantized ? before_codes(x, nullptr) : x, chip).has_value();
+  return few_rows_step(x.quantized ? before_codes(x, *x.quantized, nullptr) : x, chip).has_value();
 }
 
 GroupedStep transform_step(const GroupedGemmArguments& x, const float* numbers,
@@ -352,7 +353,7 @@ GroupedPlan plan_and_quantize(const GroupedGemmArguments& x, QuantizedResult qua
   const std::int64_t columns = is_transformed ? quantized.out.k : x.b.rows;
   void* const numbers = take(matrices * x.rows * columns * 4);
   GroupedGemmArguments product =
-      is_transformed ? before_codes(x, numbers) : before_transform(x, numbers);
+      is_transformed ? before_codes(x, quantized, numbers) : before_transform(x, numbers);
   add_product(plan, product, chip, workspace);
 
   GemmArguments dense = as_dense(x);
