@@ -130,9 +130,9 @@ std::string describe_gemm(const GemmArguments& arguments, const Chip& chip = def
 
 /// Bytes of workspace that `grouped_gemm` needs on default_chip(): D in f32 where a transform comes
 /// before a result that is not quantized, and where it is quantized but not by tiles of FP8 kernels
-/// also, unless `owns_rows`, a tensor of all rows; of few rows in FP8, whose kernel transforms, what
-/// is quantized in place of D, and none for a transform; rows that an index names, where they go to
-/// the tiles of FP4 weights; else none. Throws as it does.
+/// also, unless `owns_rows`, a tensor of all rows; of few rows in FP8, whose kernel transforms,
+/// what is quantized in place of D, and none for a transform; rows that an index names, where they
+/// go to the tiles of FP4 weights; else none. Throws as it does.
 std::int64_t grouped_gemm_workspace_bytes(const GroupedGemmArguments& arguments);
 
 /// As blockscale::grouped_gemm; offsets, lengths, index, destinations, weights and alpha_factors
