@@ -338,26 +338,25 @@ void add_product(GroupedPlan& plan, const GroupedGemmArguments& x, const cuda::C
   if (const auto tiles = tiles_step(in_place, chip)) plan.steps.push_back(*tiles);
 }
 
-/// Where no epilogue quantizes: first f32 in the workspace, D or, by the kernel of few rows, what
+/// Where no epilogue quantizes: first f32 in the workspace, D or, by FP8's kernel of few rows, what
 /// the transform makes of it; then the codes of all rows as one tensor, there too unless rows of
 /// none are the call's; then the rows of groups to where they belong.
 GroupedPlan plan_and_quantize(const GroupedGemmArguments& x, QuantizedResult quantized,
-                              const cuda::Chip& chip, void* workspace) {
+                              bool by_few_rows, const cuda::Chip& chip, void* workspace) {
   GroupedPlan plan;
   plan.architecture = chip.architecture;
   const auto take = [&](std::int64_t bytes) {
     return grouped_gemm_detail::take(plan, workspace, bytes);
   };
   const std::int64_t matrices = matrices_of(x);
-  const bool is_transformed = takes_few_rows(x, chip);
-  const std::int64_t columns = is_transformed ? quantized.out.k : x.b.rows;
+  const std::int64_t columns = by_few_rows ? quantized.out.k : x.b.rows;
   void* const numbers = take(matrices * x.rows * columns * 4);
   GroupedGemmArguments product =
-      is_transformed ? before_codes(x, quantized, numbers) : before_transform(x, numbers);
+      by_few_rows ? before_codes(x, quantized, numbers) : before_transform(x, numbers);
   add_product(plan, product, chip, workspace);
 
   GemmArguments dense = as_dense(x);
-  if (is_transformed) quantized.options.input = Identity{};
+  if (by_few_rows) quantized.options.input = Identity{};
   dense.quantized = quantized;
   dense.d = product.d;
   const ScaleMatrix to = quantizing_epilogue(dense).scales;
@@ -405,11 +404,12 @@ GroupedPlan plan_grouped(const GroupedGemmArguments& x, const cuda::Chip& chip, 
   GroupedPlan plan;
   plan.architecture = chip.architecture;
   if (x.b.rows == 0 || x.rows == 0 || (!x.quantized && x.d.rows == 0)) return plan;
-  if (x.quantized &&
-      (!takes_fp8(x, chip) || takes_few_rows(x, chip) || !fits_epilogue(*x.quantized))) {
-    return plan_and_quantize(x, *x.quantized, chip, workspace);
-  }
-  if (grouped_gemm_detail::is_transformed(x) && !takes_few_rows(x, chip)) {
+  if (x.quantized) {
+    const bool by_few_rows = takes_few_rows(x, chip);
+    if (!takes_fp8(x, chip) || by_few_rows || !fits_epilogue(*x.quantized)) {
+      return plan_and_quantize(x, *x.quantized, by_few_rows, chip, workspace);
+    }
+  } else if (grouped_gemm_detail::is_transformed(x) && !takes_few_rows(x, chip)) {
     const auto* const numbers =
         static_cast<const float*>(take(plan, workspace, matrices_of(x) * x.rows * x.b.rows * 4));
     add_product(plan, before_transform(x, workspace), chip, workspace);

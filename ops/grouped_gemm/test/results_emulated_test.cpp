@@ -59,10 +59,11 @@ std::vector<std::int64_t> rows_of_groups(const std::vector<std::int32_t>& counts
 const std::vector<std::int32_t> kFewRows = {1, 0, 9, 0, 0, 0, 2, 0, 0, 0,
                                             0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
 
-/// The columns of D that the kernel of few rows stores; 0 where another one computes the product.
+/// The columns of D that the kernel of few rows stores; 0 where another one computes the product,
+/// or another transforms it.
 std::int64_t columns_of_few_rows(const GroupedPlan& plan) {
   const auto* const p = std::get_if<Fp8FewRowsParams>(&plan.steps.at(0).params);
-  return p == nullptr ? 0 : p->epilogue.d.row_stride;
+  return p == nullptr || !p->is_transformed ? 0 : p->epilogue.d.row_stride;
 }
 
 TEST(EmulatedGroupResults, AreTransformed) {

@@ -342,7 +342,7 @@ BLOCKSCALE_DEVICE void load(const Work<kConfig>& work, const Shared<kConfig>& sh
   // The cluster, whose barrier is of all threads, has one tile.
   ptx::bar_warp_sync(ptx::kFullMask);
   BLOCKSCALE_NO_UNROLL
-  for (uint32_t i = 0; i < 2 * Storer<kConfig>::kTurns; ++i) {
+  for (uint32_t i = 0; i < 2 * kTurnsOf<kConfig>; ++i) {
     ptx::barrier_cluster_arrive();
     ptx::barrier_cluster_wait();
   }

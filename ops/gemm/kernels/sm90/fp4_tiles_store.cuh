@@ -90,7 +90,6 @@ template <Fp4TilesConfig kConfig>
 class Storer {
  public:
   using Sums = ptx::WgmmaAccumulator<kConfig.tokens>;
-  static constexpr uint32_t kTurns = kTurnsOf<kConfig>;
 
   BLOCKSCALE_DEVICE Storer(const Work<kConfig>& work, const Shared<kConfig>& shared, uint32_t warp)
       : work_(work), shared_(shared), warp_(warp) {}
